@@ -1,0 +1,37 @@
+# Everything starts here. Each target sets up what it needs in .venv and skips what is there already.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: quickstart test lint bench clean
+
+quickstart: $(VENV)/.run  ## run the main job and write its report (minutes; goes on where it was interrupted)
+	$(BIN)/attnbench run experiments/quickstart.toml --out results/my_quickstart --resume
+
+test: lint  ## everything that must hold
+	$(BIN)/pytest
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.test  ## speed as ratios; run it while nothing else runs
+	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only -s
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/pip:
+	$(PYTHON) -c 'import sys; sys.exit("attnbench needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: $(BIN)/pip pyproject.toml constraints.txt
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.run
+	$(PIP) -e ".[test,dev]"
+	touch $@

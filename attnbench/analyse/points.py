@@ -1,0 +1,133 @@
+"""From cells to points: which cells may share one line, and the one value, interval or status of each point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from pandas import DataFrame, Series
+
+POINT = ["label", "d_model", "T"]
+# Cells that differ in one of these are never averaged and never joined by a line.
+APART = ("role", "level", "phase", "task", "B", "dtype", "device", "threads")
+# These may follow from the variant, T or d_model (d_ff = 4 d_model); they set cells apart only where they do not.
+FOLLOWING = ("S", "max_T", "n_heads", "n_layers", "d_ff", "embedding_std", "positions", "task_options")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measured column of the frame.
+
+    low, high: columns of its interval; without them the interval is the range over seeds, none for one seed.
+    positive: only values above zero count as measured. average: over seeds.
+    """
+
+    name: str
+    column: str
+    low: str | None = None
+    high: str | None = None
+    positive: bool = True
+    average: Literal["median", "mean"] = "median"
+
+
+TIME = Measure("time", "time_s", "time_low_s", "time_high_s")
+MEMORY = Measure("memory", "peak_bytes")
+ACCURACY = Measure("accuracy", "accuracy", positive=False, average="mean")
+MEASURES = (TIME, MEMORY, ACCURACY)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that differ in variant, T, d_model and seed alone.
+
+    settings: what they share. differs: the settings that tell this group from the others of its frame.
+    """
+
+    frame: DataFrame
+    settings: Mapping[str, Any]
+    differs: tuple[str, ...]
+
+
+def asked(frame: DataFrame, measure: Measure) -> DataFrame:
+    """The cells that were asked for `measure`."""
+    wanted = [isinstance(names, (list, tuple)) and measure.name in names for names in frame["measures"]]
+    return frame[np.array(wanted, dtype=bool)]
+
+
+def groups(frame: DataFrame) -> list[Group]:
+    """Split cells so that those of one group may share figures, in the order of the frame."""
+    parts = []
+    for _, same in frame.groupby(list(APART), dropna=False, sort=False):
+        free = _free(same)
+        pieces = [piece for _, piece in same.groupby(free, dropna=False, sort=False)] if free else [same]
+        parts += [(piece, free) for piece in pieces]
+    names = (*APART, *(name for name in FOLLOWING if any(name in free for _, free in parts)))
+    shared = [_shared(piece, names) for piece, _ in parts]
+    differs = tuple(name for name in names if len({settings.get(name) for settings in shared}) > 1)
+    return [Group(piece, settings, differs) for (piece, _), settings in zip(parts, shared, strict=True)]
+
+
+def points(frame: DataFrame, measure: Measure) -> DataFrame:
+    """One row per variant label, d_model and T: value, low, high, n_good of n_cells, and status.
+
+    value is NaN where no cell has one; status is then why, else "ok". Seeds are averaged as the measure says.
+    """
+    value = good(frame[measure.column], positive=measure.positive)
+    low = value if measure.low is None else good(frame[measure.low], positive=False)
+    high = value if measure.high is None else good(frame[measure.high])
+    keyed = frame[POINT].assign(value=value, low=low.where(value.notna()), high=high.where(value.notna()))
+    keyed["status"] = _why_missing(frame, value)
+    grouped = keyed.groupby(POINT, dropna=False, sort=False)
+    merged = grouped.agg(
+        value=("value", measure.average),
+        low=("low", "min"),
+        high=("high", "max"),
+        n_good=("value", "count"),
+        n_cells=("value", "size"),
+        status=("status", _joined),
+    ).reset_index()
+    merged.loc[merged["n_good"] > 0, "status"] = "ok"
+    if measure.low is None:
+        merged.loc[merged["n_good"] < 2, ["low", "high"]] = np.nan
+    return merged
+
+
+def missing(frame: DataFrame, measure: Measure) -> dict[str, int]:
+    """How many of the cells have no usable value, by reason: {"oom": 1, "not measured": 2}."""
+    why = _why_missing(frame, good(frame[measure.column], positive=measure.positive))
+    return {str(reason): int(n) for reason, n in why[why != ""].value_counts().items()}
+
+
+def good(column: Series, *, positive: bool = True) -> Series:
+    """The column as floats, NaN where a value is missing, infinite or (if `positive`) not above zero."""
+    values = column.astype("float64")
+    usable = np.isfinite(values) & (values > 0) if positive else np.isfinite(values)
+    return values.where(usable)
+
+
+def _why_missing(frame: DataFrame, value: Series) -> Series:
+    """The status of each cell without a value, "" for the others; `ok` without a value is "not measured"."""
+    status = frame["status"].astype("object").where(frame["status"].notna(), "pending")
+    return status.where(status != "ok", "not measured").where(value.isna(), "")
+
+
+def _joined(status: Series) -> str:
+    return ", ".join(dict.fromkeys(text for text in status if text))
+
+
+def _free(frame: DataFrame) -> list[str]:
+    """Those of FOLLOWING that take several values at one point."""
+    distinct = frame.groupby(POINT, dropna=False)[list(FOLLOWING)].nunique(dropna=False)
+    return [name for name in FOLLOWING if (distinct[name] > 1).any()]
+
+
+def _shared(frame: DataFrame, names: tuple[str, ...]) -> dict[str, Any]:
+    """Settings that have one and the same value in all cells; a missing value is None."""
+    shared = {}
+    for name in names:
+        values = frame[name].drop_duplicates()
+        if len(values) == 1:
+            shared[name] = None if values.isna().all() else values.iloc[0]
+    return shared

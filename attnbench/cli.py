@@ -1,0 +1,325 @@
+"""The command line: parse, call, print. Exit status 0 all as asked, 1 something failed, 2 the request was wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from attnbench import registry
+from attnbench.errors import RequestError, did_you_mean
+from attnbench.registry import Source
+
+if TYPE_CHECKING:
+    from attnbench.execute.local import FreshProcesses
+    from attnbench.execute.runner import Plan
+    from attnbench.records import Run
+
+app = typer.Typer(
+    name="attnbench",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="What an attention variant costs, and what it can learn, over sequence length T and width d.\n\n"
+    "Example: attnbench run experiments/quickstart.toml --out my_run",
+)
+
+Debug = Annotated[bool, typer.Option("--debug", help="Add tracebacks to errors.")]
+Plugins = Annotated[list[Path], typer.Option("--plugin", metavar="FILE", help="A plugin file; may be repeated.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+QUESTION_TIMEOUT_S = 120.0
+CERTIFICATE_TIMEOUT_S = 600.0
+
+
+@app.command("run")
+def run_command(
+    sweep: Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep file (TOML).")],
+    out: Annotated[Path | None, typer.Option(help="The run folder; default a new one under results/.")] = None,
+    overrides: Annotated[
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. T=[64,128] or train.steps=100."),
+    ] = [],  # noqa: B006  # typer's way to say "may be repeated"; it is never written to
+    plugin: Plugins = [],  # noqa: B006
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier run of this folder.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Forget an earlier run of this folder.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
+    timeout: Annotated[str | None, typer.Option(help='Limit of each visit, e.g. "60s".')] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Visits side by side; timing is always one by one.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Run a sweep file and write its report.
+
+    Every cell runs in fresh processes; records are kept as they come.
+
+    Example: attnbench run experiments/quickstart.toml --out my_run --set "T=[64,256]"
+    """
+    from attnbench.execute.local import FreshProcesses
+    from attnbench.execute.runner import make_plan, run
+    from attnbench.progress import ShownProgress
+
+    if resume and overwrite:
+        raise RequestError(["--resume and --overwrite exclude each other"])
+    asked: dict[str, Any] = {"overrides": overrides, "plugins": plugin, "timeout_s": _seconds(timeout)}
+    if dry_run:
+        with FreshProcesses() as processes:
+            _print_plan(make_plan(processes, sweep, **asked))
+        return
+    try:
+        with ShownProgress(debug=debug) as progress:
+            made = run(sweep, out=out, resume=resume, overwrite=overwrite, workers=workers, listener=progress, **asked)
+    except KeyboardInterrupt:
+        _complain("interrupted; the same command with --resume goes on from here", debug=debug)
+        raise typer.Exit(130) from None
+    _report(made)
+    raise typer.Exit(0 if made.as_asked else 1)
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    debug: Debug = False,
+) -> None:
+    """Write a run's tables, plots and report.html.
+
+    Example: attnbench report my_run
+    """
+    from attnbench.records import Run
+
+    _report(Run(run))
+
+
+@app.command()
+def check(
+    target: Annotated[
+        str | None, typer.Argument(metavar="NAME|FILE[:CLASS]", help="A variant's name, or a plugin file.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Check every installed variant.")] = False,
+    plugin: Plugins = [],  # noqa: B006
+    debug: Debug = False,
+) -> None:
+    """Try the promises that every variant keeps.
+
+    Each broken one is named, with the input and the error. Exit status 1 when one is red.
+
+    Example: attnbench check my_attention.py:BlockMean
+    """
+    from attnbench.execute.local import FreshProcesses
+
+    if (target is None) != every:
+        raise RequestError(["give a variant's name or a plugin file, or --all"])
+    with FreshProcesses() as processes:
+        names, sources = _targets(processes, target, plugin)
+        green = [_certificate(processes, sources[name]) for name in names]
+    raise typer.Exit(0 if all(green) else 1)
+
+
+@app.command()
+def variants(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one variant whole.")] = None,
+    plugin: Plugins = [],  # noqa: B006
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """List the variants, or show one whole.
+
+    The list imports none of them. With NAME: options, claim, roles and reasons.
+
+    Example: attnbench variants window
+    """
+    broken: list[str] = []
+    if plugin or name:
+        from attnbench.execute.local import FreshProcesses
+
+        with FreshProcesses() as processes:
+            sources, broken = _sources(processes, plugin)
+            if name:
+                _print_facts(_ask(processes, "profile", name, sources), as_json)
+                return
+    else:
+        sources = registry.installed(registry.VARIANTS)
+    _print_sources(sources, broken, as_json)
+
+
+@app.command()
+def tasks(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one task whole.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """List the tasks, or show one whole.
+
+    With NAME: options, chance, floor, smallest T.
+
+    Example: attnbench tasks distance
+    """
+    sources = registry.installed(registry.TASKS)
+    if name is None:
+        _print_sources(sources, [], as_json)
+        return
+    from attnbench.execute.local import FreshProcesses
+
+    registry.find(name, sources, "task")
+    with FreshProcesses() as processes:
+        _print_facts(_ask(processes, "task_profile", name, sources), as_json)
+
+
+def main() -> None:
+    """Run the command line; a wrong request is told in one line per mistake."""
+    debug = "--debug" in sys.argv
+    try:
+        app()
+    except RequestError as error:
+        _complain(*error.mistakes, debug=debug)
+        sys.exit(2)
+    except OSError as error:
+        _complain(f"{error.filename or 'writing'}: {error.strerror}; what was measured so far is kept", debug=debug)
+        sys.exit(1)
+
+
+def _complain(*lines: str, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    for line in lines:
+        print(f"error: {line}", file=sys.stderr)
+
+
+def _report(run: Run) -> None:
+    """Write the report and say in two lines what there is to see."""
+    from attnbench.report import write
+
+    frame, about = run.frame, run.environment
+    page = write(
+        run.path, frame, question=about.pop("question", ""), baseline=about.pop("baseline", ""), environment=about
+    )
+    counts = run.counts
+    others = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "ok")
+    print(f"{counts.get('ok', 0)} of {len(frame)} cells ok{f'; {others}' if others else ''}")
+    print(f"report: {page}")
+
+
+def _print_plan(plan: Plan) -> None:
+    """Every resolved cell, and what cannot run."""
+    varying = [key for key in plan.cells[0].row() if len({repr(cell.row()[key]) for cell in plan.cells}) > 1]
+    fixed = {key: value for key, value in plan.cells[0].row().items() if key not in varying}
+    print("the same in every cell:")
+    for key, value in fixed.items():
+        if key not in ("digest", "label") and value is not None:
+            print(f"  {key} = {value}")
+    sweep = plan.sweep
+    print(f"  baseline = {plan.baseline}\n  timeout = {plan.timeout_s:g} s")
+    print(f"  memory_limit = {sweep.memory_limit or 'none'}")
+    print(f"  timing: {_pairs(sweep.timing)}\n  train: {_pairs(sweep.train)}")
+    table = Table("cell", "label", *[key for key in varying if key not in ("cell", "label", "digest", "variant")], "")
+    for cell, judged in zip(plan.cells, plan.judgements, strict=True):
+        row = cell.row()
+        values = [str(row[key]) for key in varying if key not in ("cell", "label", "digest", "variant")]
+        table.add_row(row["cell"], cell.label, *values, f"unsupported: {judged.reason}" if judged.reason else "")
+    Console(width=160 if not sys.stdout.isatty() else None).print(table, markup=False)
+    print(f"{len(plan.cells)} cells; nothing was run")
+
+
+def _pairs(settings: Any) -> str:
+    return ", ".join(f"{key} {value}" for key, value in settings)
+
+
+def _targets(processes: FreshProcesses, target: str | None, plugins: list[Path]) -> tuple[list[str], dict[str, Source]]:
+    """The names to check and where they lead."""
+    if target is None:
+        sources, _ = _sources(processes, plugins)
+        return list(sources), sources
+    file, _, wanted = target.partition(".py:") if ".py:" in target else (target, "", "")
+    file = f"{file}.py" if wanted else file
+    if not file.endswith(".py"):
+        sources, broken = _sources(processes, plugins)
+        if target not in sources:
+            raise RequestError([f'unknown variant "{target}"{did_you_mean(target, sources)}', *broken])
+        return [target], sources
+    if not Path(file).is_file():
+        raise RequestError([f"{file}: no such plugin file"])
+    offered = {source.name: source for source in _ask(processes, "offered_by", file)}
+    names = [name for name, source in offered.items() if wanted in ("", name, source.target.rpartition(":")[2])]
+    if not names:
+        classes = [source.target.rpartition(":")[2] for source in offered.values()]
+        raise RequestError([f"{file}: has no mixer {wanted}{did_you_mean(wanted, classes)}"])
+    return names, offered
+
+
+def _certificate(processes: FreshProcesses, source: Source) -> bool:
+    """Check one variant in a process of its own and print what was found; whether it is green."""
+    outcome = processes.call("attnbench.execute.cell:certificate", source, timeout_s=CERTIFICATE_TIMEOUT_S)
+    if outcome.status != "ok":
+        print(f"{source.name}: {outcome.status}: {outcome.reason}")
+        return False
+    ok, lines = outcome.value
+    print("\n".join(lines))
+    return bool(ok)
+
+
+def _sources(processes: FreshProcesses, plugins: list[Path]) -> tuple[dict[str, Source], list[str]]:
+    """Installed variants and those of plugin files, and a line for each file that does not load."""
+    missing = [f"{file}: no such plugin file" for file in plugins if not file.is_file()]
+    if missing:
+        raise RequestError(missing)
+    if not plugins:
+        return registry.installed(registry.VARIANTS), []
+    found, broken, clashes = _ask(processes, "sources_with", [str(file) for file in plugins])
+    if clashes:
+        raise RequestError(clashes)
+    return found, broken
+
+
+def _ask(processes: FreshProcesses, question: str, *arguments: Any) -> Any:
+    from attnbench.execute.runner import answer
+
+    return answer(processes.call(f"attnbench.execute.describe:{question}", *arguments, timeout_s=QUESTION_TIMEOUT_S))
+
+
+def _print_sources(sources: dict[str, Source], broken: list[str], as_json: bool) -> None:
+    rows = [{"name": source.name, "origin": source.origin, "target": source.target} for source in sources.values()]
+    if as_json:
+        print(json.dumps({"found": rows, "broken": broken}, indent=2))
+        return
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        print(f"{row['name']:{width}}  {row['target']}  ({row['origin']})")
+    for line in broken:
+        print(f"broken: {line}")
+
+
+def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            print(f"{key}:")
+            for name, text in value.items():
+                print(f"  {name}: {'supported' if key == 'roles' and text is None else text}")
+        elif value is not None:
+            print(f"{key}: {value}")
+
+
+def _seconds(text: str | None) -> float | None:
+    from pydantic import TypeAdapter, ValidationError
+
+    from attnbench.settings import Seconds
+
+    if text is None:
+        return None
+    try:
+        return TypeAdapter(Seconds).validate_python(float(text) if text.replace(".", "", 1).isdigit() else text)
+    except ValidationError as error:
+        raise RequestError([f'--timeout {text}: expected a duration such as "60s" or "5m"']) from error
+
+
+if __name__ == "__main__":
+    main()

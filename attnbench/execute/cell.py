@@ -1,0 +1,188 @@
+"""One visit, end to end, in a fresh process: build the cell, measure one thing of it, say what was really in force."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench import registry
+from attnbench.cells import Cell
+from attnbench.conformance import certify
+from attnbench.execute.build import MODEL_VOCAB, Subject, build_module, build_subject, language_model
+from attnbench.execute.orders import Visit
+from attnbench.measure.clock import time_call
+from attnbench.measure.cost import cost
+from attnbench.measure.device import synchronizer
+from attnbench.measure.memory import peak_bytes, resident_peak_bytes, status_bytes
+from attnbench.mixer import Mixer
+from attnbench.registry import Source
+from attnbench.settings import TimingSettings
+from attnbench.tasks import Task
+from attnbench.train import train
+from attnbench.transformer import LanguageModel
+
+THREAD_STACK = 16 * 2**20  # what one more thread may map: its stack, and an arena's first pages
+
+
+def visit(order: Visit) -> dict[str, Any]:
+    """Work on one cell; returns the fields of its record, `status` included. Runs in a process that ends afterwards."""
+    cell = order.cell
+    torch.set_num_threads(cell.threads)
+    if order.memory_limit is not None and cell.device == "cpu":
+        limit_memory(order.memory_limit, cell.threads)
+    torch.manual_seed(cell.seed)
+    cls = registry.load(order.variant)
+    measures: Mapping[str, Callable[[Visit, type[Mixer]], dict[str, Any]]] = {
+        "time": _time,
+        "memory": _memory,
+        "accuracy": _accuracy,
+    }
+    return measures[order.measure](order, cls)
+
+
+def certificate(variant: Source) -> tuple[bool, list[str]]:
+    """Try all promises of a variant with its default options, in every role; whether it is green, and its page."""
+    torch.set_num_threads(1)
+    found = certify(registry.load(variant))
+    return found.ok, found.lines()
+
+
+def check(cell: Cell, variant: Source, lengths: set[int]) -> str | None:
+    """Try the variant's promises with the heads of this cell; returns what is broken, or None.
+
+    A variant that cannot run at all is no breach of a promise: its cells fail by themselves, each for its own reason.
+    lengths: those of the sweep, which are not tried here: what happens at one of them is that cell's own business.
+    """
+    torch.set_num_threads(1)
+    cls = registry.load(variant)
+    if cell.task is None and cell.level == "core" and cell.S != cell.T and cell.role == "bidirectional":
+        cell = replace(cell, role="cross")
+    certificate = certify(
+        cls,
+        options=cell.options,
+        roles=[cell.role],
+        dtype=cell.dtype,
+        device=cell.device,
+        n_heads=cell.n_heads,
+        d_head=cell.d_model // cell.n_heads,
+    )
+    broken = [result for result in certificate.results if result.status == "broken"]
+    return "; ".join(f"{result.name}: {result.detail}" for result in broken) or None
+
+
+def limit_memory(limit: int, threads: int) -> None:
+    """Bound what this process may allocate from now on, in bytes, so that too much is an error and not a kill."""
+    try:
+        import resource
+    except ImportError:  # no such limits on this system
+        return
+    held = status_bytes("VmData")
+    if held is not None:
+        bound = held + limit + (threads + 1) * THREAD_STACK
+        resource.setrlimit(resource.RLIMIT_DATA, (bound, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
+def _time(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
+    cell, synchronize = order.cell, synchronizer(order.cell.device)
+    subject = build_subject(cell, build_module(cell, cls))
+    call = subject.call(cell.phase or "forward")
+    with torch.set_grad_enabled(cell.phase != "forward"):
+        timing = time_call(call, order.timing, synchronize=synchronize, resolution_s=_resolution_s(synchronize))
+        status = _finite(call())
+    return status | _in_force(cell, subject) | asdict(timing)
+
+
+def _memory(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
+    cell, made = order.cell, list[nn.Module]()
+    build_peak = peak_bytes(lambda: made.append(build_module(cell, cls)), cell.device)
+    subject = build_subject(cell, made[0])
+    call = subject.call(cell.phase or "forward")
+    with torch.set_grad_enabled(cell.phase != "forward"):
+        status = _finite(call())
+        resident = resident_peak_bytes(call)
+        peak = peak_bytes(call, cell.device)
+    memory = {"peak_bytes": peak, "rss_peak_bytes": resident, "build_peak_bytes": build_peak}
+    return status | _in_force(cell, subject) | memory
+
+
+def _accuracy(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
+    cell = order.cell
+    if order.task is None or cell.task_options is None:
+        raise ValueError(f"an accuracy cell needs a task, {cell.variant} has none")
+    task = _task(registry.load(order.task), cell.T, cell.task_options)
+    built: list[LanguageModel] = []
+
+    def build() -> LanguageModel:
+        built[:] = [language_model(cell, cls, task.vocab_size)]
+        return built[0]
+
+    result = train(build, task, order.train, cell.seed, device=cell.device)
+    mixer = next(part for part in built[0].modules() if isinstance(part, Mixer))
+    return _read_back(cell, mixer, next(built[0].parameters())) | asdict(result) | {"reason": _trouble(result.status)}
+
+
+def _task(cls: type, T: int, options: Mapping[str, Any]) -> Task:
+    task = cls(T, **options)
+    if not isinstance(task, Task):
+        raise TypeError(f"{cls.__name__} is not a subclass of attnbench.tasks.Task")
+    return task
+
+
+def _trouble(status: str) -> str | None:
+    return "no learning rate kept a finite loss" if status == "diverged" else None
+
+
+def _finite(result: object) -> dict[str, Any]:
+    """Status of a visit by its last output and gradients: numbers of a computation gone wrong are not numbers."""
+    tensors = [part for part in (result if isinstance(result, tuple) else (result,)) if isinstance(part, Tensor)]
+    if all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+        return {"status": "ok", "reason": None}
+    return {"status": "nonconformant", "reason": "an output or a gradient is not finite"}
+
+
+def _in_force(cell: Cell, subject: Subject) -> dict[str, Any]:
+    """What the built objects say of themselves, not what was asked for."""
+    known = cost(
+        subject.mixer,
+        level=cell.level,
+        phase=cell.phase or "forward",
+        T=cell.T,
+        S=cell.S,
+        B=subject.inputs[0].shape[0],
+        n_layers=sum(isinstance(part, Mixer) for part in subject.module.modules()) or 1,
+        d_ff=cell.d_ff or 0,
+        vocab_size=MODEL_VOCAB,
+    )
+    return _read_back(cell, subject.mixer, _example(subject)) | {
+        "n_params": subject.n_params,
+        "param_bytes": subject.param_bytes,
+        "flops": known.flops if known else None,
+        "flops_executed": known.executed if known else None,
+    }
+
+
+def _example(subject: Subject) -> Tensor:
+    """A tensor that shows the dtype and the device in force: a parameter, else an input."""
+    return next(iter(subject.module.parameters()), subject.inputs[0])
+
+
+def _read_back(cell: Cell, mixer: Mixer, example: Tensor) -> dict[str, Any]:
+    return {
+        "options": {name: getattr(mixer, name, value) for name, value in cell.options.items()},
+        "d_model": mixer.spec.d_model,
+        "n_heads": mixer.spec.n_heads,
+        "dtype": str(example.dtype).removeprefix("torch."),
+        "device": example.device.type,
+        "threads": torch.get_num_threads(),
+    } | mixer.extra_record()
+
+
+def _resolution_s(synchronize: Callable[[], None]) -> float:
+    """The cost of calling a module that does nothing, by the same clock."""
+    nothing, x = nn.Identity(), torch.empty(0)
+    quick = TimingSettings(warmup_s=0.0, max_s=2e-3)
+    return min(time_call(lambda: nothing(x), quick, synchronize=synchronize).samples_s)

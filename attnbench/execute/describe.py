@@ -1,0 +1,193 @@
+"""Questions about variants and tasks that only a process with torch can answer. Runs in a fresh one."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import attnbench
+from attnbench import options, registry
+from attnbench.cells import Cell
+from attnbench.errors import RequestError
+from attnbench.execute.build import MODEL_VOCAB, spec_of
+from attnbench.execute.orders import Judgement
+from attnbench.measure.cost import cost
+from attnbench.mixer import Attention, Mixer, Use
+from attnbench.registry import PluginError, Source
+from attnbench.sweep import Catalogue, Described, VariantUse, variant_key
+from attnbench.tasks import Task
+
+_COST_MODULES = (
+    "mixer",
+    "kernels",
+    "positions",
+    "transformer",
+    "measure",
+    "statistics",
+    "execute/build",
+    "execute/cell",
+)
+_ACCURACY_MODULES = ("mixer", "kernels", "positions", "transformer", "train", "splits", "tasks/__init__")
+
+
+def catalogue(variants: Sequence[VariantUse], tasks: Sequence[VariantUse], files: Sequence[str]) -> Catalogue:
+    """Look up and describe what a sweep names."""
+    sources, broken, clashes = sources_with(files)
+    task_sources = registry.installed(registry.TASKS)
+    return Catalogue(
+        variant_sources=sources,
+        task_sources=task_sources,
+        variants={
+            variant_key(use.name, use.options): _describe(use, sources) for use in variants if use.name in sources
+        },
+        tasks={
+            variant_key(use.name, use.options): _describe(use, task_sources)
+            for use in tasks
+            if use.name in task_sources
+        },
+        devices=("cpu", "cuda") if torch.cuda.is_available() else ("cpu",),
+        digests={"cost": _digest(_modules(_COST_MODULES)), "accuracy": _digest(_modules(_ACCURACY_MODULES))},
+        broken=tuple(broken),
+        clashes=tuple(clashes),
+    )
+
+
+def sources_with(files: Iterable[str]) -> tuple[dict[str, Source], list[str], list[str]]:
+    """Installed variants and those of plugin files; a line per file that does not load, and per name taken twice."""
+    found, broken, clashes = registry.installed(registry.VARIANTS), list[str](), list[str]()
+    for file in dict.fromkeys(str(Path(file).resolve()) for file in files):
+        try:
+            sources = registry.file_sources(file)
+        except PluginError as error:
+            broken += error.mistakes
+            continue
+        for source in sources:
+            try:
+                registry.add(found, source)
+            except RequestError as error:
+                clashes += error.mistakes
+    return found, broken, clashes
+
+
+def offered_by(file: str) -> list[Source]:
+    """The variants of one plugin file. Raises PluginError when it does not load."""
+    return registry.file_sources(file)
+
+
+def judge(cells: Sequence[Cell], sources: Mapping[str, Source]) -> list[Judgement]:
+    """Whether each cell can run at all, and what it costs by formula."""
+    classes = {name: registry.load(sources[name]) for name in {cell.variant for cell in cells}}
+    return [_judge(cell, classes[cell.variant]) for cell in cells]
+
+
+def profile(name: str, sources: Mapping[str, Source]) -> dict[str, Any]:
+    """Everything `attnbench variants NAME` shows of one variant; raises PluginError when it does not load."""
+    source = registry.find(name, sources)
+    cls = registry.load(source)
+    claim = getattr(cls, "claim", None)
+    return {
+        "name": name,
+        "source": source.target,
+        "origin": source.origin,
+        "summary": (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " "),
+        "options": options.listing(cls),
+        "claim": asdict(claim) if claim else None,
+        "positions": cls.positions if issubclass(cls, Mixer) else None,
+        "roles": {role: _role_reason(cls, role) for role in ("causal", "bidirectional", "cross")},
+    }
+
+
+def task_profile(name: str, sources: Mapping[str, Source]) -> dict[str, Any]:
+    """Everything `attnbench tasks NAME` shows of one task."""
+    cls = registry.load(registry.find(name, sources, "task"))
+    if not issubclass(cls, Task):
+        raise PluginError([f"task {name}: {cls.__name__} is not a subclass of attnbench.tasks.Task"])
+    example = cls(cls.min_T() * 4)
+    facts = {key: getattr(example, key) for key in ("vocab_size", "chance", "floor")}
+    about = {"name": name, "source": sources[name].target, "title": cls.title, "min_T": cls.min_T()}
+    return about | facts | {"options": options.listing(cls)}
+
+
+def _describe(use: VariantUse, sources: Mapping[str, Source]) -> Described:
+    try:
+        cls = registry.load(sources[use.name])
+        resolved, mistakes = options.resolve(cls, use.options)
+        min_T = _min_T(cls, resolved) if not mistakes else 1
+    except RequestError as error:
+        return Described(error="; ".join(error.mistakes))
+    except Exception as error:
+        return Described(error=registry.describe_error(error))
+    if not issubclass(cls, Mixer | Task):
+        return Described(error=f"{cls.__name__} is no subclass of attnbench.Mixer or attnbench.tasks.Task")
+    positions = cls.positions if issubclass(cls, Mixer) else "none"
+    return Described(resolved, positions, _digest(_class_files(cls)), min_T, tuple(mistakes))
+
+
+def _min_T(cls: type, resolved: Mapping[str, Any]) -> int:
+    return cls.min_T(**resolved) if issubclass(cls, Task) else 1
+
+
+def _judge(cell: Cell, cls: type[Mixer]) -> Judgement:
+    """Never raises: a variant that cannot even answer fails in its own visit, where the record says how."""
+    try:
+        reason = _reason(cell, cls)
+    except Exception:
+        return Judgement()
+    if reason:
+        return Judgement(reason)
+    try:
+        with torch.device("meta"):
+            mixer = cls(spec_of(cell), **cell.options)
+        sizes = {"n_layers": cell.n_layers or 1, "d_ff": cell.d_ff or 0, "vocab_size": MODEL_VOCAB}
+        known = cost(
+            mixer, level=cell.level, phase=cell.phase or "forward_backward", T=cell.T, S=cell.S, B=cell.B, **sizes
+        )
+    except Exception:
+        return Judgement()
+    return Judgement(None, known.flops if known else None)
+
+
+def _reason(cell: Cell, cls: type[Mixer]) -> str | None:
+    if cell.level == "core" and not issubclass(cls, Attention):
+        return "has no queries and keys, so no level core"
+    if cell.role == "cross" and cell.level in ("block", "model"):
+        return f"level {cell.level} has no cross role of its own; use core or layer"
+    use = Use(cell.T, cell.S, cell.device, cell.dtype, phase=cell.phase or "forward_backward")
+    return cls.unsupported(spec_of(cell), use, **cell.options)
+
+
+def _role_reason(cls: type[Mixer], role: Any) -> str | None:
+    try:
+        return cls.unsupported(attnbench.Spec(64, 4, 64, role), Use(64, 64))
+    except Exception as error:
+        return registry.describe_error(error)
+
+
+def _class_files(cls: type) -> list[Path]:
+    """The files that define a class and those of its bases that are neither ours nor torch's."""
+    modules = {owner.__module__ for owner in cls.__mro__}
+    strangers = [
+        name for name in modules if name.partition(".")[0] not in ("torch", "builtins", "abc", "attnbench", "typing")
+    ]
+    own = {cls.__module__, *strangers}
+    return sorted(Path(file) for name in own if (file := getattr(sys.modules.get(name), "__file__", None)))
+
+
+def _modules(names: Iterable[str]) -> list[Path]:
+    """The files of attnbench modules and packages, in a stable order."""
+    root = Path(attnbench.__file__).parent
+    return [file for name in names for file in sorted((root / name).glob("*.py")) or [root / f"{name}.py"]]
+
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,335 @@
+"""A whole run: from a sweep file to a folder of records. Decides what is visited, in which order, and nothing else.
+
+    read ─▶ ask what the names mean ─▶ validate ─▶ expand ─▶ ask what can run ─▶ check promises ─▶ visit ─▶ record
+
+Time is measured one visit after the other; checks, memory and accuracy visits run side by side.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from attnbench.cells import Cell, expand
+from attnbench.errors import RequestError, did_you_mean
+from attnbench.execute.local import FreshProcesses, Job, Outcome
+from attnbench.execute.orders import Judgement, Visit
+from attnbench.measure.machine import environment, package_version, processor, usable_cores
+from attnbench.records import Record, Run, RunFolder, read_lines, visits_left
+from attnbench.settings import Measure
+from attnbench.sweep import Catalogue, Sweep, read_toml, validate, wanted_tasks, wanted_variants
+
+CHECK_TIMEOUT_S = 60.0
+QUESTION_TIMEOUT_S = 120.0
+FLOPS_PER_S = 2e10  # a guess at one core, to expect times by; what visits really take corrects it
+
+
+class Listener(Protocol):
+    """What a run tells whoever shows its progress."""
+
+    def started(self, run: Path, n_cells: int, n_visits: int, expected_s: float) -> None:
+        """Called once, before the first visit."""
+
+    def ended(self, cell: Cell, record: Record, expected_s: float, detail: str | None) -> None:
+        """Called after each visit with its record and the time it had been expected to take."""
+
+
+class Quiet:
+    """Tells nobody."""
+
+    def started(self, run: Path, n_cells: int, n_visits: int, expected_s: float) -> None:
+        """Says nothing."""
+
+    def ended(self, cell: Cell, record: Record, expected_s: float, detail: str | None) -> None:
+        """Says nothing."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A validated request: what would run, and what cannot."""
+
+    path: Path
+    sweep: Sweep
+    cells: tuple[Cell, ...]
+    judgements: tuple[Judgement, ...]
+    catalogue: Catalogue
+    baseline: str
+    timeout_s: float
+
+    def order(self, cell: Cell, measure: Measure) -> Visit:
+        """What a process is sent to do."""
+        sources, sweep = self.catalogue, self.sweep
+        task = sources.task_sources[cell.task] if cell.task else None
+        variant = sources.variant_sources[cell.variant]
+        return Visit(cell, measure, variant, task, sweep.timing, sweep.train, sweep.memory_limit)
+
+    def expected_s(self, cell: Cell, measure: Measure, flops: float | None) -> float:
+        """A guess at what one visit takes, from the cost formula."""
+        call_s = (flops or 1e8) / FLOPS_PER_S / cell.threads
+        if measure == "memory":
+            return 0.1 + 4 * call_s
+        if measure == "accuracy":
+            return 1.0 + self.sweep.train.steps * len(self.sweep.train.lr) * call_s
+        timing = self.sweep.timing
+        return 0.1 + max(timing.warmup_s, 2 * call_s) + max(timing.max_s, call_s)
+
+
+def make_plan(
+    processes: FreshProcesses,
+    path: Path,
+    *,
+    overrides: Iterable[str] = (),
+    plugins: Iterable[str | Path] = (),
+    timeout_s: float | None = None,
+) -> Plan:
+    """Read, validate and expand a sweep file. Raises RequestError with every mistake; nothing has run then."""
+    tables = read_toml(path, overrides)
+    files = _plugin_files(tables, path, plugins)
+    asked = processes.call(
+        "attnbench.execute.describe:catalogue",
+        wanted_variants(tables),
+        wanted_tasks(tables),
+        files,
+        timeout_s=QUESTION_TIMEOUT_S,
+    )
+    catalogue: Catalogue = answer(asked)
+    sweep = validate(tables, str(path), catalogue)
+    context = f"torch {package_version('torch')} on {processor()}"
+    try:
+        cells = tuple(expand(sweep, catalogue, context))
+    except RequestError as error:
+        raise RequestError(f"{path}: {mistake}" for mistake in error.mistakes) from error
+    judged = processes.call(
+        "attnbench.execute.describe:judge", cells, catalogue.variant_sources, timeout_s=QUESTION_TIMEOUT_S
+    )
+    judgements = tuple(judged.value) if judged.status == "ok" else (Judgement(),) * len(cells)
+    return Plan(path, sweep, cells, judgements, catalogue, _baseline(sweep, cells, path), timeout_s or sweep.timeout)
+
+
+def run(
+    sweep: str | Path,
+    *,
+    out: str | Path | None = None,
+    overrides: Iterable[str] = (),
+    plugins: Iterable[str | Path] = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    timeout_s: float | None = None,
+    workers: int | None = None,
+    start_method: str | None = None,
+    listener: Listener | None = None,
+) -> Run:
+    """Run a sweep file and return its run folder (`out`, else a new one under results/).
+
+    overrides: `KEY=VALUE` strings as for --set. resume: work only on what an earlier run of this folder left.
+    timeout_s: seconds for each visit, instead of the file's. workers: visits side by side where that is allowed,
+    default the number of usable cores. Raises RequestError before anything runs when the request is wrong.
+    """
+    path = Path(sweep)
+    with FreshProcesses(start_method) as processes:
+        plan = make_plan(processes, path, overrides=overrides, plugins=plugins, timeout_s=timeout_s)
+        folder = _open(plan, out, list(overrides), resume=resume, overwrite=overwrite)
+        try:
+            _Work(plan, folder, processes, workers or usable_cores(), listener or Quiet()).do()
+        finally:
+            folder.close()
+    return Run(folder.path)
+
+
+def answer(outcome: Outcome) -> Any:
+    """The value of a question that must be answered; raises RequestError with the reason when there is none."""
+    if outcome.status != "ok":
+        raise RequestError([outcome.reason or outcome.status])
+    return outcome.value
+
+
+class _Work:
+    """The visits of one run."""
+
+    def __init__(
+        self, plan: Plan, folder: RunFolder, processes: FreshProcesses, workers: int, listener: Listener
+    ) -> None:
+        self.plan, self.folder, self.processes, self.workers, self.listener = plan, folder, processes, workers, listener
+        records, _ = read_lines(folder.path / "records.jsonl")
+        self.left = visits_left(records, self._wanted())
+        self.flops = {cell.id: judged.flops for cell, judged in zip(plan.cells, plan.judgements, strict=True)}
+
+    def do(self) -> None:
+        """Everything that is still to do, in the order: what cannot run, checks, time, memory, accuracy."""
+        expected_s = sum(self._expected_s(cell, measure) for cell, measure in self._pending())
+        visits = len(self._pending())
+        self.listener.started(self.folder.path, len(self.plan.cells), visits, expected_s)
+        self._refuse_unsupported()
+        self._check()
+        for measure in ("time", "memory", "accuracy"):
+            self._visit(
+                [pair for pair in self._pending() if pair[1] == measure], 1 if measure == "time" else self.workers
+            )
+
+    def _wanted(self) -> dict[tuple[str, Measure], int]:
+        """How many visits each cell and measure is to have."""
+        visits = self.plan.sweep.timing.visits
+        return {
+            (cell.id, measure): visits if measure == "time" else 1
+            for cell in self.plan.cells
+            for measure in cell.measures
+        }
+
+    def _pending(self) -> list[tuple[Cell, Measure]]:
+        """Each visit that is still to be made."""
+        return [
+            (cell, measure)
+            for cell in self.plan.cells
+            for measure in cell.measures
+            for _ in range(self.left[cell.id, measure])
+        ]
+
+    def _refuse_unsupported(self) -> None:
+        for cell, judged in zip(self.plan.cells, self.plan.judgements, strict=True):
+            if judged.reason:
+                self._settle(cell, "unsupported", judged.reason)
+
+    def _check(self) -> None:
+        """Try each variant's promises once per options, role and dtype; a broken one settles all cells of its group."""
+        groups: dict[str, list[Cell]] = {}
+        for cell, _ in self._pending():
+            groups.setdefault(_check_key(cell), []).append(cell)
+        jobs = [self._check_job(cells) for cells in groups.values()]
+        for job, outcome in self.processes.run(jobs, self.workers):
+            status, reason = _verdict(outcome)
+            for cell in job.tag if status else ():
+                self._settle(cell, status, reason, outcome.detail)
+
+    def _check_job(self, cells: Sequence[Cell]) -> Job:
+        smallest = min(cells, key=lambda cell: (cell.d_model, cell.n_heads))
+        lengths = {length for cell in cells for length in (cell.T, cell.S)}
+        source = self.plan.catalogue.variant_sources[smallest.variant]
+        arguments = (smallest, source, lengths)
+        return Job("attnbench.execute.cell:check", arguments, CHECK_TIMEOUT_S, tag=list({cell.id: cell for cell in cells}.values()))
+
+    def _visit(self, pairs: list[tuple[Cell, Measure]], at_once: int) -> None:
+        jobs = [
+            Job("attnbench.execute.cell:visit", (self.plan.order(cell, measure),), self.plan.timeout_s, (cell, measure))
+            for cell, measure in _in_rounds(pairs)
+        ]
+        for job, outcome in self.processes.run(jobs, at_once):
+            cell, measure = job.tag
+            self._record(cell, measure, _measured(outcome), outcome.detail)
+
+    def _settle(self, cell: Cell, status: str, reason: str, detail: str | None = None) -> None:
+        """Give all that is left of a cell a status without a visit."""
+        for measure in cell.measures:
+            if self.left[cell.id, measure]:
+                self._record(cell, measure, {"status": status, "reason": reason}, detail)
+
+    def _record(self, cell: Cell, measure: Measure, fields: Record, detail: str | None) -> None:
+        record = {"cell": cell.id, "measure": measure, "variant": cell.variant} | fields
+        self.folder.append(record)
+        left = self.left[cell.id, measure]
+        self.left[cell.id, measure] = left - 1 if fields["status"] == "ok" else 0
+        self.listener.ended(cell, record, self._expected_s(cell, measure), detail)
+
+    def _expected_s(self, cell: Cell, measure: Measure) -> float:
+        return self.plan.expected_s(cell, measure, self.flops[cell.id])
+
+
+def _check_key(cell: Cell) -> str:
+    return json.dumps([cell.variant, cell.options, cell.role, cell.dtype, cell.device], sort_keys=True, default=str)
+
+
+def _in_rounds(pairs: list[tuple[Cell, Measure]]) -> Iterator[tuple[Cell, Measure]]:
+    """All cells once in shuffled order, then again, so that no drift of the machine meets one variant only."""
+    for _, round_ in itertools.groupby(sorted(_numbered(pairs), key=lambda item: item[0]), key=lambda item: item[0]):
+        members = [pair for _, pair in round_]
+        random.Random(0).shuffle(members)
+        yield from members
+
+
+def _numbered(pairs: list[tuple[Cell, Measure]]) -> Iterator[tuple[int, tuple[Cell, Measure]]]:
+    seen: dict[tuple[str, Measure], int] = {}
+    for cell, measure in pairs:
+        seen[cell.id, measure] = seen.get((cell.id, measure), 0) + 1
+        yield seen[cell.id, measure], (cell, measure)
+
+
+def _verdict(outcome: Outcome) -> tuple[str, str]:
+    """Status and reason for all cells of a checked variant; an empty status when they may run.
+
+    A check that only fails to run (an import that raises, say) leaves each cell to fail for its own reason.
+    """
+    if outcome.status == "ok":
+        return ("nonconformant", outcome.value) if outcome.value else ("", "")
+    if outcome.status == "failed":
+        return "", ""
+    return outcome.status, f"in its conformance check: {outcome.reason}"
+
+
+def _measured(outcome: Outcome) -> Record:
+    """A visit's fields, and what the process around it cost."""
+    if outcome.status != "ok":
+        return {"status": outcome.status, "reason": outcome.reason}
+    fields: Record = dict(outcome.value)
+    inside_s = fields.get("warmup_s", 0.0) + fields.get("sampled_s", 0.0)
+    return fields | ({"overhead_s": outcome.seconds - inside_s} if "sampled_s" in fields else {})
+
+
+def _plugin_files(tables: dict[str, Any], path: Path, plugins: Iterable[str | Path]) -> list[str]:
+    """Plugin files of the sweep (relative to it) and of the command line, as absolute paths; all must exist."""
+    named = tables.get("plugins", [])
+    listed = [path.parent / name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    files = [*listed, *(Path(plugin) for plugin in plugins)]
+    missing = [f"{file}: no such plugin file" for file in files if not file.is_file()]
+    if missing:
+        raise RequestError(missing)
+    return [str(file.resolve()) for file in files]
+
+
+def _baseline(sweep: Sweep, cells: Sequence[Cell], path: Path) -> str:
+    """The label that ratios are taken against: as asked, else fused if present, else the first."""
+    labels = list(dict.fromkeys(cell.label for cell in cells))
+    by_variant = {cell.variant: cell.label for cell in reversed(cells)}
+    wanted = sweep.baseline or ("fused" if "fused" in by_variant else labels[0])
+    if wanted in labels:
+        return wanted
+    if wanted in by_variant:
+        return by_variant[wanted]
+    raise RequestError([f'{path}: baseline: "{wanted}" is not among the variants{did_you_mean(wanted, labels)}'])
+
+
+def _open(plan: Plan, out: str | Path | None, overrides: list[str], *, resume: bool, overwrite: bool) -> RunFolder:
+    """Lock and begin the run folder. Raises RequestError when it holds another run and nobody said what to do."""
+    folder = _new_folder(plan.path.stem) if out is None else RunFolder.create(Path(out))
+    text = plan.path.read_text(encoding="utf-8")
+    try:
+        if folder.holds_foreign_files():
+            raise RequestError([f"{folder.path}: is not empty and holds no run; choose another folder"])
+        if overwrite:
+            folder.clear()
+        elif folder.used and not resume:
+            whose = "this sweep" if folder.holds(text) else "another sweep"
+            raise RequestError([f"{folder.path}: holds a run of {whose} already; say --resume or --overwrite"])
+        facts = {"baseline": plan.baseline, "question": plan.sweep.question, "overrides": overrides}
+        folder.begin(text, (cell.row() for cell in plan.cells), facts | environment())
+    except BaseException:
+        folder.close()
+        raise
+    return folder
+
+
+def _new_folder(stem: str) -> RunFolder:
+    """A folder of its own under results/, also for runs that start in the same second."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for n in itertools.count(1):
+        path = Path("results") / f"{stem}-{stamp}{'' if n == 1 else f'-{n}'}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return RunFolder.create(path)
+    raise AssertionError("unreachable: itertools.count does not end")

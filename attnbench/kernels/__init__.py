@@ -1,0 +1,7 @@
+"""Mathematics that several mixers share: plain functions on tensors (B, H, T, width), free for plugins to use."""
+
+from attnbench.kernels.blocks import overlapping_blocks
+from attnbench.kernels.masks import band, visible_keys
+from attnbench.kernels.recurrence import matrix_recurrence
+
+__all__ = ["band", "matrix_recurrence", "overlapping_blocks", "visible_keys"]

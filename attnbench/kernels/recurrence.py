@@ -1,0 +1,35 @@
+"""The linear recurrence whose state is a matrix, in chunks (Yang et al. 2024, arXiv 2312.06635, section 2.2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def matrix_recurrence(q: Tensor, k: Tensor, v: Tensor, state: Tensor, *, chunk: int) -> tuple[Tensor, Tensor]:
+    """S_t = S_{t-1} + k_t^T v_t and y_t = q_t S_t for all t, from S_0 = state.
+
+    q, k: (B, H, T, d_k). v: (B, H, T, d_v). state: (B, H, d_k, d_v). Any T, 0 included.
+    Returns y (B, H, T, d_v) and the last state. Inside a chunk the pairs are masked products, between chunks a state
+    is handed on; `chunk` changes speed and memory (H T chunk for training), not the result.
+    """
+    T = q.shape[2]
+    rest = T % chunk
+    if rest in (0, T):
+        return _whole_chunks(q, k, v, state, rest or chunk)
+    at = T - rest
+    y, state = _whole_chunks(q[:, :, :at], k[:, :, :at], v[:, :, :at], state, chunk)
+    y_rest, state = _whole_chunks(q[:, :, at:], k[:, :, at:], v[:, :, at:], state, rest)
+    return torch.cat((y, y_rest), dim=2), state
+
+
+def _whole_chunks(q: Tensor, k: Tensor, v: Tensor, state: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+    B, H, T, d_k = q.shape
+    n, d_v = T // chunk, v.shape[-1]
+    q, k, v = (x.reshape(B * H * n, chunk, x.shape[-1]) for x in (q, k, v))
+    scores = torch.bmm(q, k.transpose(1, 2)).tril_()  # (B H n, chunk, chunk)
+    gains = torch.bmm(k.transpose(1, 2), v).view(B, H, n, d_k, d_v)
+    states = torch.cat((state[:, :, None], gains), dim=2).cumsum(2)  # (B, H, n + 1, d_k, d_v), before each chunk
+    before = states[:, :, :n].reshape(B * H * n, d_k, d_v)
+    y = torch.baddbmm(torch.bmm(scores, v), q, before)
+    return y.view(B, H, T, d_v), states[:, :, n]

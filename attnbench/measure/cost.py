@@ -1,0 +1,48 @@
+"""Operations of a cell by formula. torch's own counter sees no fused attention, LSTM or FFT on a CPU and reports 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnbench.mixer import Mixer
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Floating-point operations of one call of a cell, a multiply-add counting 2, matrix products only.
+
+    flops: visible work (a causal mask halves the mixing, for every variant). executed: what really runs.
+    """
+
+    flops: float
+    executed: float
+
+
+def cost(
+    mixer: Mixer,
+    *,
+    level: str,
+    phase: str,
+    T: int,
+    S: int,
+    B: int,
+    n_layers: int = 1,
+    d_ff: int = 0,
+    vocab_size: int = 0,
+) -> Cost | None:
+    """The cost of one call, or None ("not available") when the variant gives no formula.
+
+    A backward pass costs twice its forward, once for the inputs and once for the weights; the core's own factor
+    (`Flops.backward`) holds for what is executed. forward_backward is their sum.
+    """
+    one = mixer.flops(T, S)
+    if one is None:
+        return None
+    d_model = mixer.spec.d_model
+    around = 0.0 if level == "core" else one.projection
+    around += 4.0 * T * d_model * d_ff if level in ("block", "model") else 0.0
+    head = 2.0 * T * d_model * vocab_size if level == "model" else 0.0
+    backward, core_backward = (2.0, one.backward) if phase == "forward_backward" else (0.0, 0.0)
+    visible = n_layers * (one.core + around) + head
+    executed = n_layers * (one.executed * (1 + core_backward) + around * (1 + backward)) + head * (1 + backward)
+    return Cost(flops=B * visible * (1 + backward), executed=B * executed)

@@ -1,0 +1,95 @@
+"""Progress of a run on standard error: a bar with a time to finish, plain lines now and then without a terminal."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from attnbench.cells import Cell
+from attnbench.records import AS_ASKED, Record
+
+QUIET_S = 15.0  # between plain lines
+
+
+class ShownProgress:
+    """Listens to a run. Use as a context manager. `debug` adds tracebacks to what went wrong."""
+
+    def __init__(self, *, debug: bool = False) -> None:
+        self.debug = debug
+        self.console = Console(stderr=True, soft_wrap=True, highlight=False)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._task = self._bar.add_task("visits", total=None, left="")
+        self._visits = self._made = 0
+        self._left_s, self._spoke_s = 0.0, 0.0
+        self._began_s = time.monotonic()
+        self._speed = Speed()
+
+    def __enter__(self) -> ShownProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def started(self, run: Path, n_cells: int, n_visits: int, expected_s: float) -> None:
+        """Say where the run goes and how much there is to do."""
+        self._visits, self._left_s = n_visits, expected_s
+        self._bar.update(self._task, total=n_visits)
+        self._say(f"{n_cells} cells, {n_visits} visits to make, about {duration(expected_s)}, into {run}")
+
+    def ended(self, cell: Cell, record: Record, expected_s: float, detail: str | None) -> None:
+        """Count a visit; one that did not go as asked is told at once, with its reason."""
+        self._made += 1
+        self._left_s -= expected_s
+        self._speed.learn(time.monotonic() - self._began_s, expected_s)
+        left = f"{duration(self._left_s * self._speed.factor)} left"
+        self._bar.update(self._task, completed=self._made, left=left)
+        if record["status"] not in AS_ASKED:
+            self._say(f"{record['status']}: {title(cell)}, {record['measure']}: {record['reason']}")
+            if self.debug and detail:
+                self._say(detail)
+        elif not self.console.is_terminal and time.monotonic() - self._spoke_s > QUIET_S:
+            self._say(f"{self._made} of {self._visits} visits, {left}")
+
+    def _say(self, line: str) -> None:
+        self._spoke_s = time.monotonic()
+        self.console.print(line, markup=False)
+
+
+class Speed:
+    """How much longer visits take than expected, learnt from those made so far."""
+
+    def __init__(self) -> None:
+        self.expected_s = 0.0
+        self.factor = 1.0
+
+    def learn(self, elapsed_s: float, expected_s: float) -> None:
+        """After `elapsed_s` of the run, one more visit is made that had been expected to take `expected_s`."""
+        self.expected_s += expected_s
+        if self.expected_s > 0:
+            self.factor = elapsed_s / self.expected_s
+
+
+def title(cell: Cell) -> str:
+    """A cell in a few words."""
+    what = cell.task if cell.task else f"{cell.level} {cell.phase}"
+    return f"{cell.label} {what} T={cell.T} d_model={cell.d_model}"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `6 min`, `2.1 h`."""
+    seconds = max(seconds, 0.0)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

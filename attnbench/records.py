@@ -1,0 +1,296 @@
+"""Run folders: what was asked (cells.jsonl), what each visit gave (records.jsonl), and both as one DataFrame.
+
+    sweep.toml        the request, as it was run
+    cells.jsonl       one line per requested cell, written before any of them runs
+    environment.json  machine and versions; no host, user or path names
+    records.jsonl     one flat object per visit, appended and flushed as soon as the visit ends
+
+Nothing measured is ever rewritten: a later record of the same cell and measure stands beside the earlier one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock, Timeout
+
+from attnbench.errors import RequestError
+from attnbench.settings import Measure
+from attnbench.statistics import median, median_interval
+
+SCHEMA = 1
+STATUSES = (  # from best to worst: a cell's status is the worst of its measures'
+    "ok",
+    "unsupported",
+    "skipped",
+    "pending",
+    "diverged",
+    "nonconformant",
+    "timeout",
+    "killed",
+    "oom",
+    "failed",
+)
+AS_ASKED = ("ok", "unsupported", "skipped")
+FILES = ("sweep.toml", "environment.json", "cells.jsonl", "records.jsonl")
+Record = dict[str, Any]
+
+COLUMNS = (
+    "cell",
+    "variant",
+    "label",
+    "options",
+    "role",
+    "level",
+    "phase",
+    "measures",
+    "T",
+    "S",
+    "B",
+    "d_model",
+    "n_heads",
+    "max_T",
+    "n_layers",
+    "d_ff",
+    "embedding_std",
+    "positions",
+    "dtype",
+    "device",
+    "threads",
+    "task",
+    "task_options",
+    "seed",
+    "status",
+    "reason",
+    "visits",
+    "samples_s",
+    "calls",
+    "sampled_s",
+    "warmup_s",
+    "first_call_s",
+    "overhead_s",
+    "stopped_by",
+    "flags",
+    "peak_bytes",
+    "rss_peak_bytes",
+    "build_peak_bytes",
+    "param_bytes",
+    "state_bytes",
+    "n_params",
+    "flops",
+    "flops_executed",
+    "accuracy",
+    "chance",
+    "floor",
+    "loss",
+    "slices",
+    "trials",
+    "lr",
+    "fingerprint",
+    "train_s",
+    "backend",
+    "time_s",
+    "time_low_s",
+    "time_high_s",
+    "flops_per_s",
+)
+
+
+class RunFolder:
+    """A run folder open for writing, locked against a second writer until closed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = FileLock(path / ".lock")
+
+    @classmethod
+    def create(cls, path: Path) -> RunFolder:
+        """Make the folder when it is not there, and lock it. Raises RequestError when another run holds it."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            folder = cls(path)
+            folder._lock.acquire(timeout=0)
+        except Timeout as error:
+            raise RequestError([f"{path}: another run is writing to this folder"]) from error
+        except OSError as error:
+            raise RequestError([f"{path}: cannot be written: {error.strerror}"]) from error
+        return folder
+
+    @property
+    def used(self) -> bool:
+        """Whether the folder holds a run already."""
+        return (self.path / "cells.jsonl").exists() or (self.path / "records.jsonl").exists()
+
+    def holds_foreign_files(self) -> bool:
+        """Whether the folder holds files but no run: it is somebody else's."""
+        ours = (".lock", *FILES, *map(_draft, FILES))
+        return not self.used and any(entry.name not in ours for entry in self.path.iterdir())
+
+    def holds(self, sweep: str) -> bool:
+        """Whether the run in this folder was made by this very sweep file."""
+        with suppress(OSError):
+            return (self.path / "sweep.toml").read_text(encoding="utf-8") == sweep
+        return False
+
+    def clear(self) -> None:
+        """Forget an earlier run; its files of measurements go, nothing else does."""
+        for name in FILES:
+            (self.path / name).unlink(missing_ok=True)
+
+    def begin(self, sweep: str, rows: Iterable[Mapping[str, Any]], environment: Mapping[str, Any]) -> None:
+        """Write the present request: sweep.toml, cells.jsonl and environment.json. Records stay as they are."""
+        _write(self.path / "sweep.toml", sweep)
+        _write(self.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+        _write(self.path / "cells.jsonl", "".join(_line(row) for row in rows))  # last: with it, the run is whole
+
+    def append(self, record: Record) -> None:
+        """Add one record on a line of its own and see it to the disk."""
+        append(self.path / "records.jsonl", record)
+
+    def close(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+
+def append(path: Path, record: Record) -> None:
+    """Append one record as a line; a torn line before it keeps a line of its own."""
+    line = _line({"schema": SCHEMA} | record).encode()
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else b"\n" + line
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> tuple[list[Record], list[str]]:
+    """All whole records of a file and a note for each line that is not one (a visit cut short while writing)."""
+    records, notes = [], []
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or "cell" not in record:
+                raise ValueError("not a record")
+            records.append(record)
+        except ValueError:
+            notes.append(f"{path}:{number}: not a whole record, left out; its visit counts as not made")
+    return records, notes
+
+
+def visits_left(records: Iterable[Record], wanted: Mapping[tuple[str, Measure], int]) -> dict[tuple[str, Measure], int]:
+    """How many of the wanted visits of each (cell, measure) are still to be made; none after one that went wrong."""
+    left = dict(wanted)
+    for record in records:
+        key = (record["cell"], record["measure"])
+        if key in left:
+            left[key] = max(0, left[key] - 1) if record["status"] == "ok" else 0
+    return left
+
+
+def read(run: str | Path) -> pd.DataFrame:
+    """One row per requested cell of a run folder, visits merged; `time_s` is the median over all samples, in seconds.
+
+    Raises RequestError when the folder holds no run. Torn records are left out with a note on standard error.
+    """
+    path = Path(run)
+    if not (path / "cells.jsonl").is_file():
+        raise RequestError([f"{path}: no run here (cells.jsonl is missing)"])
+    cells, cell_notes = read_lines(path / "cells.jsonl")
+    records, notes = read_lines(path / "records.jsonl")
+    for note in cell_notes + notes:
+        print(f"note: {note}", file=sys.stderr)
+    by_cell: dict[str, list[Record]] = {}
+    for record in records:
+        by_cell.setdefault(record["cell"], []).append(record)
+    rows = [_row(cell, by_cell.get(cell["cell"], [])) for cell in cells]
+    frame = pd.DataFrame(rows, columns=[*COLUMNS, *_extra_columns(rows)])
+    return frame.astype({"cell": str}) if len(frame) else frame
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder as a person uses it from Python."""
+
+    path: Path
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The cells and what they gave, see `read`."""
+        return read(self.path)
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """The machine and the versions that the run recorded."""
+        environment: dict[str, Any] = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
+        return environment
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of cells per status; the values add up to the number of requested cells."""
+        return {str(status): int(n) for status, n in self.frame["status"].value_counts().items()}
+
+    @property
+    def as_asked(self) -> bool:
+        """Whether every cell is ok, unsupported or skipped."""
+        return all(status in AS_ASKED for status in self.counts)
+
+
+def _row(cell: Record, records: list[Record]) -> Record:
+    """Merge a cell with the visits that worked on it; what a visit read back replaces what was requested."""
+    visits = {measure: [r for r in records if r["measure"] == measure] for measure in cell["measures"]}
+    latest = [made[-1] if made else {"status": "pending", "reason": None} for made in visits.values()]
+    worst = max(latest, key=lambda record: STATUSES.index(record["status"]))
+    row: Record = dict(cell)
+    for record in latest:
+        row |= {key: value for key, value in record.items() if value is not None}
+    row |= {"status": worst["status"], "reason": worst.get("reason"), "visits": sum(map(len, visits.values()))}
+    row |= {"options": _compact(row["options"]), "task_options": _compact(row["task_options"])}
+    for key in ("measure", "schema", "digest"):
+        row.pop(key, None)
+    return row | _times([r for r in visits.get("time", []) if r["status"] == "ok"], row)
+
+
+def _times(visits: list[Record], row: Mapping[str, Any]) -> Record:
+    """All samples of all visits together, their median, its interval and the rate of visible operations."""
+    samples = [sample for visit in visits for sample in visit["samples_s"]]
+    if not samples:
+        return {}
+    time_s, (low, high) = median(samples), median_interval(samples)
+    times: Record = {"samples_s": samples, "time_s": time_s, "time_low_s": low, "time_high_s": high}
+    return times | ({"flops_per_s": row["flops"] / time_s} if row.get("flops") is not None else {})
+
+
+def _compact(options: Mapping[str, Any] | None) -> str | None:
+    return None if options is None else json.dumps(options, sort_keys=True)
+
+
+def _extra_columns(rows: Iterable[Record]) -> list[str]:
+    return [key for key in dict.fromkeys(key for row in rows for key in row) if key not in COLUMNS]
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    """One row as a line of JSON; what JSON has no form for (a plugin may put anything into a record) as text."""
+    return json.dumps(row, default=str) + "\n"
+
+
+def _draft(name: str) -> str:
+    return f"{name}.part"
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file whole, so that a full disk or a kill leaves the old one."""
+    draft = path.with_name(_draft(path.name))
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)

@@ -1,0 +1,163 @@
+"""Names of variants and tasks -> classes, over entry points and plugin files. Listing imports nothing.
+
+A plugin is an entry point of the group `attnbench.variants` (its name is the variant's name) or a Python file: each
+Mixer subclass that the file defines is offered under its class attribute `name`, else its class name in snake_case.
+Loading needs torch and runs strangers' code, so the command line and the sweep do it in a process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from attnbench.errors import RequestError, did_you_mean
+
+VARIANTS = "attnbench.variants"
+TASKS = "attnbench.tasks"
+_MACHINERY = ("<frozen importlib", importlib.__file__, __file__)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a name leads to: `target` is module:Class or FILE:Class, `origin` the package or file that offers it."""
+
+    name: str
+    target: str
+    origin: str
+
+
+class PluginError(RequestError):
+    """A plugin that cannot be loaded: its source, the original error and where in the plugin it was raised."""
+
+
+def installed(group: str) -> dict[str, Source]:
+    """Everything that installed packages offer in a group, by name; imports none of it.
+
+    Raises RequestError when two packages claim one name.
+    """
+    found: dict[str, Source] = {}
+    for point in sorted(entry_points(group=group), key=lambda point: (point.name, point.value)):
+        origin = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
+        add(found, Source(point.name, point.value, origin))
+    return found
+
+
+def add(found: dict[str, Source], source: Source) -> None:
+    """Put a source under its name. The same source twice is no error; another one under that name is."""
+    other = found.setdefault(source.name, source)
+    if other.target != source.target:
+        raise RequestError([f'two plugins are named "{source.name}": {_place(other)} and {_place(source)}'])
+
+
+def file_sources(file: str | Path) -> list[Source]:
+    """The mixers that one plugin file offers. Raises PluginError when it offers none."""
+    path = Path(file).resolve()
+    mixers = _mixers(load_file(path))
+    sources = [Source(variant_name(cls), f"{path}:{place}", str(file)) for place, cls in mixers.items()]
+    if not sources:
+        raise PluginError([f"plugin {file}: defines no subclass of attnbench.Mixer or attnbench.Attention"])
+    return sources
+
+
+def find(name: str, known: Mapping[str, Source], what: str = "variant") -> Source:
+    """The source of a name. Raises RequestError with the nearest known name."""
+    if name not in known:
+        raise RequestError([f'unknown {what} "{name}"{did_you_mean(name, known)}'])
+    return known[name]
+
+
+def load(source: Source) -> type:
+    """Import the one class that a source names. Raises PluginError, with the original error, when that fails."""
+    place, _, name = source.target.rpartition(":")
+    module = load_file(Path(place)) if place.endswith(".py") else _guarded(source.origin, place)
+    cls = getattr(module, name, None)
+    if not isinstance(cls, type):
+        raise PluginError([f"plugin {source.origin}: {place} has no class {name}"])
+    return cls
+
+
+def load_file(path: Path) -> ModuleType:
+    """Run a plugin file as a module under a name of its own, so that no stem clashes with another module's.
+
+    Raises PluginError with the original error, its place in the file, and the traceback as its cause.
+    """
+    path = path.resolve()
+    if not path.is_file():
+        raise PluginError([f"plugin {path}: no such file"])
+    name = f"attnbench_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise PluginError([f"plugin {path}: not a Python file"])
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException as error:
+            sys.modules.pop(name, None)
+            raise _plugin_error(str(path), error) from error
+    return sys.modules[name]
+
+
+def variant_name(cls: type) -> str:
+    """The name a class is offered under: its own attribute `name`, else its class name in snake_case."""
+    own = cls.__dict__.get("name")
+    if isinstance(own, str):
+        return own
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
+
+
+def _mixers(module: ModuleType) -> dict[str, type]:
+    """The mixers that a module itself defines, each under the first public name that leads to it."""
+    from attnbench.mixer import Mixer
+
+    found: dict[str, type] = {}
+    for name, value in vars(module).items():
+        own = isinstance(value, type) and issubclass(value, Mixer) and value.__module__ == module.__name__
+        if own and not name.startswith("_") and value not in found.values():
+            found[name] = value
+    return found
+
+
+def _guarded(origin: str, module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except BaseException as error:
+        raise _plugin_error(origin, error) from error
+
+
+def _plugin_error(origin: str, error: BaseException) -> PluginError:
+    """One line for any way in which strangers' code can fail at import, sys.exit included."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    return PluginError([f"plugin {origin}: {describe_error(error, within=origin)}"])
+
+
+def describe_error(error: BaseException, within: str | None = None) -> str:
+    """`Type: message (file:line)` on one line: the innermost frame, of the file `within` if it has one there."""
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    words = " ".join(message.split())
+    place = _raised_at(error, within)
+    return f"{type(error).__name__}{f': {words}' if words else ''}{f' ({place})' if place else ''}"
+
+
+def _raised_at(error: BaseException, within: str | None) -> str | None:
+    """file:line of a syntax error, else of the innermost frame outside the machinery of import."""
+    if isinstance(error, SyntaxError):
+        return f"{Path(error.filename).name}:{error.lineno}" if error.filename else None
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_MACHINERY)]
+    frames = [frame for frame in frames if frame.filename == within] or frames
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None
+
+
+def _place(source: Source) -> str:
+    return f"{source.origin} ({source.target.rpartition(':')[2]})"

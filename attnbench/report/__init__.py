@@ -1,0 +1,46 @@
+"""The report of a run: tables, pictures, and one page that holds them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pandas import DataFrame
+
+from attnbench.records import COLUMNS
+from attnbench.report import html, plots, tables, writers
+from attnbench.report.figures import pictures
+
+PAGE = "report.html"
+
+
+def write(run_dir: Path, frame: DataFrame, *, question: str, baseline: str, environment: Mapping[str, Any]) -> Path:
+    """Write RUN/tables, RUN/plots and RUN/report.html from the frame of `attnbench.read`; returns the page.
+
+    Files of an earlier report are replaced, others stay. Everything is drawn up aside and moved into place at the end,
+    so that a full disk (OSError) leaves the earlier report whole. baseline: a label.
+    """
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, *COLUMNS])))
+    with TemporaryDirectory(prefix=".report-", dir=run_dir) as draft:
+        _draw_up(Path(draft), frame, question, baseline, environment)
+        for part in sorted(Path(draft).rglob("*")):
+            target = run_dir / part.relative_to(draft)
+            target.mkdir(exist_ok=True) if part.is_dir() else part.replace(target)
+    return run_dir / PAGE
+
+
+def _draw_up(draft: Path, frame: DataFrame, question: str, baseline: str, environment: Mapping[str, Any]) -> None:
+    for name in ("tables", "plots"):
+        (draft / name).mkdir()
+    made = tables.tables(frame, baseline)
+    for table in made:
+        writers.write(table, draft / "tables")
+    images = []
+    for name, caption, figure in pictures(frame, baseline):
+        stem = draft / "plots" / name
+        plots.save(figure, stem)
+        images.append(html.image(name, caption, stem.with_name(f"{name}.svg")))
+    text = html.page(frame, made, images, question=question, baseline=baseline, environment=environment)
+    (draft / PAGE).write_text(text, encoding="utf-8")

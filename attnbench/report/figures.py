@@ -1,0 +1,116 @@
+"""Which pictures a report holds: one set for each group of cells that may share figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from pandas import DataFrame
+
+from attnbench.analyse.crossover import ratios
+from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, missing, points
+from attnbench.report import plots, scales, tables, words
+from attnbench.report.looks import Look, looks
+
+
+class Picture(NamedTuple):
+    """A figure under its file name, and what there is to see in it."""
+
+    name: str
+    caption: str
+    figure: plots.Picture
+
+
+def pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
+    """All pictures of a run, one at a time, so that no two figures are held at once."""
+    style = looks(zip(frame["label"], frame["variant"], strict=True))
+    for measure, axis in ((TIME, scales.TIME), (MEMORY, scales.MEMORY)):
+        for group in groups(asked(frame, measure)):
+            yield _costs(group, measure, axis, style)
+            yield from _ratios(group, measure, baseline)
+    for group in groups(asked(frame, ACCURACY)):
+        yield from _accuracies(group, style)
+
+
+def _costs(group: Group, measure: Measure, axis: scales.Axis, style: Mapping[str, Look]) -> Picture:
+    merged = points(group.frame, measure)
+    title = words.title(measure.name, group.settings)
+    figure = plots.curves(_over_T(merged), style, axis, x_label="T", title=title, note=_note(group, measure))
+    interval = "bars: its interval; " if measure.low else ""
+    caption = f"{title}: {axis.label} against T, one panel per d ({interval}both axes logarithmic)."
+    return Picture(words.file_name(measure.name, group.settings, group.differs), caption, figure)
+
+
+def _ratios(group: Group, measure: Measure, baseline: str) -> Iterator[Picture]:
+    """The T × d plane against the baseline, where there is another variant and more than one point."""
+    plane = ratios(points(group.frame, measure), baseline)
+    if plane["ratio"].isna().all() or len(plane[["d_model", "T"]].drop_duplicates()) < 2:
+        return
+    what = measure.name
+    title = f"{words.title(what, group.settings)}, relative to {baseline}"
+    figure = plots.ratio_planes(plane, baseline, what, title=title, note=_note(group, measure))
+    name = words.file_name(f"{what}_ratio", group.settings, group.differs)
+    below, above = tables.SIDES[what]["below"], tables.SIDES[what]["above"]
+    caption = (
+        f"{title}. Blue: {below} than {baseline}, red: {above}. Dashed: the line T = d. "
+        "Solid: where both are equal, interpolated between measured cells. Hatched: no value."
+    )
+    yield Picture(name, caption, figure)
+
+
+def _accuracies(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:
+    """Accuracy over the T × d plane, against T, and against the gap."""
+    merged, known = points(group.frame, ACCURACY), tables.references(group.frame)
+    title, note = words.title("accuracy", group.settings), _note(group, ACCURACY)
+    lines = known.assign(name=known["label"], facet=[f"d = {d}" for d in known["d_model"]], x=known["T"])
+    seeds = " Mean over seeds; bars: from the lowest seed to the highest." if merged["n_cells"].max() > 1 else ""
+    figure = plots.curves(
+        _over_T(merged), style, scales.ACCURACY, x_label="T", title=title, note=note, references=lines
+    )
+    name = words.file_name("accuracy", group.settings, group.differs)
+    yield Picture(name, f"{title}, against T, one panel per d.{seeds}", figure)
+    if len(merged[["d_model", "T"]].drop_duplicates()) > 1:
+        floor = float(known.loc[known["label"] == "floor", "value"].min()) if "floor" in set(known["label"]) else 0.0
+        figure = plots.accuracy_planes(merged, floor, title=f"{title}, over T and d", note=note)
+        name = words.file_name("accuracy_plane", group.settings, group.differs)
+        yield Picture(name, f"{title}, over T and d; the darker, the better.", figure)
+    by_gap = _over_gap(group.frame)
+    if by_gap["value"].notna().any():
+        gap_lines = known.assign(name=known["label"], facet=_facets(known), x=1.0)
+        figure = plots.curves(
+            by_gap, style, scales.ACCURACY, x_label="gap", title=f"{title}, by gap", note=note, references=gap_lines
+        )
+        name = words.file_name("accuracy_gap", group.settings, group.differs)
+        yield Picture(name, f"{title}, against the distance that has to be bridged.{seeds}", figure)
+
+
+def _note(group: Group, measure: Measure) -> str:
+    return words.missing_note(missing(group.frame, measure), len(group.frame))
+
+
+def _over_T(merged: DataFrame) -> DataFrame:
+    """Points as data of `plots.curves`: one facet per d_model, ascending."""
+    data = merged.assign(x=merged["T"], x_text=merged["T"].astype(str), facet=[f"d = {d}" for d in merged["d_model"]])
+    return data.sort_values("d_model", kind="stable")
+
+
+def _over_gap(frame: DataFrame) -> DataFrame:
+    """Accuracy slice by slice as data of `plots.curves`: one facet per T and d_model; names that are no number stand
+    in the task's order. A point without slices is a row without a value."""
+    by_gap = tables.gaps(frame).rename(columns={"accuracy": "value"})
+    numbers = pd.to_numeric(by_gap["gap"], errors="coerce")
+    by_gap["x"] = numbers if (numbers > 0).all() else 2.0 ** by_gap["place"]
+    by_gap["x_text"] = by_gap["gap"]
+    first = by_gap.sort_values("x").head(1)
+    empty = points(frame, ACCURACY).query("n_good == 0").assign(value=np.nan, low=np.nan, high=np.nan)
+    empty = empty.assign(x=first["x"].max(), x_text=first["x_text"].max())
+    data = pd.concat([by_gap, empty], ignore_index=True) if len(empty) else by_gap
+    rank = {label: i for i, label in enumerate(dict.fromkeys(frame["label"]))}
+    data = data.assign(facet=_facets(data), order=data["label"].map(rank))
+    return data.sort_values(["d_model", "T", "order"], kind="stable")
+
+
+def _facets(data: DataFrame) -> list[str]:
+    return [f"T = {T}, d = {d}" for T, d in zip(data["T"], data["d_model"], strict=True)]

@@ -1,0 +1,46 @@
+"""One look per variant label: the same colour, marker and line in every figure, and no two alike (up to 224)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart, without its yellow (too pale on white).
+COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+Line = Literal["-", "--", "-.", ":"]
+LINES: tuple[Line, ...] = ("-", "--", "-.", ":")
+# These have their look for good; all other variants follow in alphabetical order. New built-ins join at the end.
+BUILT_IN = ("fused", "full", "linear", "window", "lstm")
+
+
+class Look(NamedTuple):
+    """How a series is drawn, in matplotlib's names."""
+
+    colour: str
+    marker: str
+    line: Line
+
+
+def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
+    """A look for each (label, variant). Labels of one variant share its colour while there are looks enough.
+
+    Give all labels of a run at once, so that a variant missing from one figure changes nothing in it.
+    """
+    asked = sorted(set(labels), key=lambda pair: (pair[1] not in BUILT_IN, pair[0] != pair[1], pair))
+    others = sorted({variant for _, variant in asked} - set(BUILT_IN))
+    places = {variant: place for place, variant in enumerate((*BUILT_IN, *others))}
+    given: dict[str, Look] = {}
+    for label, variant in asked:
+        free = (look for look in _candidates(places[variant]) if look not in given.values())
+        given[label] = next(free, Look(COLOURS[0], MARKERS[0], LINES[0]))
+    return given
+
+
+def _candidates(place: int) -> Iterator[Look]:
+    """The looks a variant may have, best first: its own colour with each marker and line, then any other colour."""
+    for shift in range(len(COLOURS)):
+        colour = COLOURS[(place + shift) % len(COLOURS)]
+        for i in range(len(MARKERS) * len(LINES)):
+            marker = MARKERS[(place + i) % len(MARKERS)]
+            yield Look(colour, marker, LINES[(place // len(COLOURS) + i + i // len(MARKERS)) % len(LINES)])

@@ -1,0 +1,387 @@
+"""The pictures of a report. The only module that imports matplotlib, and never its pyplot.
+
+Figures are made as objects and saved straight to files: no window system is touched, the caller's backend and style
+stay as they are, and no figure outlives its use. Sizes are inches; at 100 dots per inch a figure is 1000 wide.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+from pandas import DataFrame
+
+from attnbench.analyse.crossover import crossings
+from attnbench.report import scales, words
+from attnbench.report.looks import Look
+from attnbench.report.scales import Axis, Colours
+
+WIDTH, LEFT, RIGHT, GAP, BELOW = 10.0, 0.85, 0.2, 0.25, 0.52
+INK, PALE, GRID, PAPER = "#333333", "#8a8a8a", "#e6e6e6", "#f4f4f4"
+STYLE = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.edgecolor": PALE,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.titlesize": 9.5,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "hatch.color": "#c4c4c4",
+    "hatch.linewidth": 0.8,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "savefig.dpi": 150,
+    "svg.hashsalt": "attnbench",
+    "text.color": INK,
+    "xtick.color": PALE,
+    "ytick.color": PALE,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+}
+REFERENCES = {"chance": (0, (1, 1.6)), "floor": (0, (5, 2))}
+_STYLE_LOCK = threading.RLock()
+Picture = Figure
+
+
+@contextmanager
+def _styled() -> Iterator[None]:
+    """Our style and nobody else's, for as long as a figure is made or saved; one thread at a time."""
+    with _STYLE_LOCK, matplotlib.style.context(["default", STYLE]):
+        yield
+
+
+def save(figure: Figure, stem: Path) -> None:
+    """Write STEM.svg and STEM.png; the same figure gives the same bytes."""
+    with _styled():
+        figure.savefig(stem.with_name(f"{stem.name}.svg"), metadata={"Date": None})
+        figure.savefig(stem.with_name(f"{stem.name}.png"))
+
+
+def curves(
+    data: DataFrame,
+    looks: Mapping[str, Look],
+    axis: Axis,
+    *,
+    x_label: str,
+    title: str,
+    note: str = "",
+    references: DataFrame | None = None,
+) -> Figure:
+    """One panel per facet, one line per label over x, on shared axes; a label without any value is in the legend.
+
+    data: columns label, facet, x, x_text, value, low, high (value NaN: left out). references: name, facet, x, value.
+    """
+    with _styled():
+        facets = list(dict.fromkeys(data["facet"]))
+        labels = list(dict.fromkeys(data["label"]))
+        handles = [_handle(label, looks[label], data[data["label"] == label]) for label in labels]
+        handles += [_reference_handle(name) for name in ([] if references is None else references["name"].unique())]
+        height = 2.7 if len(labels) <= 8 else 3.6
+        sheet = _Sheet(facets, title, note, handles, height=height, x_label=x_label, y_label=axis.label)
+        marks = dict(sorted(zip(data["x"], data["x_text"], strict=True)))
+        limits = scales.limits(data)
+        for facet, axes in zip(facets, sheet.panels, strict=True):
+            _x_scale(axes, marks, sheet.panel_width)
+            _y_scale(axes, axis, limits)
+            for label, line in data[data["facet"] == facet].groupby("label", sort=False):
+                _line(axes, line.sort_values("x"), looks[label], 1 - labels.index(label) / max(len(labels) - 1, 1))
+            if references is not None:
+                _references(axes, references[references["facet"] == facet])
+        return sheet.figure
+
+
+def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, note: str = "") -> Figure:
+    """The T × d plane of each label, coloured by its ratio to the baseline, with T = d and the line of ratio 1.
+
+    ratios: as `attnbench.analyse.crossover.ratios` gives them.
+    """
+    with np.errstate(invalid="ignore"):
+        data = ratios.assign(value=np.log2(ratios["ratio"]), text=[_ratio(value) for value in ratios["ratio"]])
+    largest = data["value"].abs().fillna(0).max()
+    limit = float(np.clip(np.ceil(largest), 1, 5))
+    marks = {float(k): f"{2**k:g}" if k >= 0 else f"1/{2**-k:g}" for k in range(-int(limit), int(limit) + 1)}
+    colours = Colours("RdBu_r", -limit, limit, marks, f"{what} ÷ {what} of {baseline}", bool(largest > limit))
+    with _styled():
+        crosses = [_crosses(part) for _, part in data.groupby("label", sort=False)]
+        met = "" if any(crosses) else " (not met in the measured range)"
+        handles = [
+            Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (4, 3)), label="T = d"),
+            Line2D([], [], color=INK, linewidth=2, label=_plain(f"same {what} as {baseline}, interpolated{met}")),
+        ]
+        sheet = _planes(data, colours, handles, title, note)
+        for (_, part), axes in zip(data.groupby("label", sort=False), sheet.panels, strict=True):
+            axes.axline((0, 0), slope=1, color=INK, linewidth=1.3, linestyle=(0, (4, 3)), zorder=3)
+            _contour(axes, part)
+        return sheet.figure
+
+
+def accuracy_planes(data: DataFrame, floor: float, *, title: str, note: str = "") -> Figure:
+    """The T × d plane of each label, coloured by accuracy from `floor` to 1. data: points of accuracy."""
+    data = data.assign(text=[f"{value:.2f}" for value in data["value"]])
+    marks = {floor: f"{floor:.3g}"} | {at: f"{at:g}" for at in (0.25, 0.5, 0.75, 1.0) if at > floor + 0.05}
+    colours = Colours(
+        "GnBu", floor, 1.0, marks, f"accuracy, from {floor:.3g} (floor) to 1", bool((data["value"] < floor).any())
+    )
+    with _styled():
+        return _planes(data, colours, [], title, note).figure
+
+
+class _Sheet:
+    """A figure of fixed width whose title, panels, legend and note each have room of their own, so none overlaps.
+
+    panels: one per name, in rows. top: of the first panel; bottom: below the last row. All in inches from the top.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        title: str,
+        note: str,
+        handles: Sequence[Line2D],
+        *,
+        height: float,
+        x_label: str,
+        y_label: str,
+        n_columns: int = 3,
+        right: float = RIGHT,
+    ) -> None:
+        n_columns = max(min(n_columns, 2 if len(names) == 4 else len(names)), 1)
+        self.panel_width = (WIDTH - LEFT - right - GAP * (n_columns - 1)) / n_columns
+        titles = [textwrap.fill(_plain(name), int(self.panel_width / 0.085)) for name in names]
+        head, foot = textwrap.fill(_plain(title), 110), textwrap.fill(_plain(note), 150)
+        tops, self.bottom = [], 0.12 + 0.22 * _n_lines(head)
+        for row in (titles[i : i + n_columns] for i in range(0, len(titles), n_columns)):
+            tops.append(self.bottom + 0.12 + 0.17 * max(map(_n_lines, row)))
+            self.bottom = tops[-1] + height + BELOW
+        self.top = tops[0]
+        n_legend_columns, legend_height = _legend_size(handles)
+        total = self.bottom + legend_height + 0.1 + 0.16 * _n_lines(foot)
+        self.figure = Figure(figsize=(WIDTH, total))
+        self.figure.text(0.15 / WIDTH, 1 - 0.15 / total, head, fontsize=11.5, fontweight="bold", va="top")
+        self.figure.text(LEFT / WIDTH, 0.1 / total, foot, fontsize=8, color="#5f5f5f", va="bottom")
+        lefts = [LEFT + column * (self.panel_width + GAP) for column in range(n_columns)]
+        places = [(left, top) for top in tops for left in lefts]
+        self.panels = [self.place(*at, self.panel_width, height) for at, _ in zip(places, titles, strict=False)]
+        for i, (axes, text) in enumerate(zip(self.panels, titles, strict=True)):
+            axes.set_title(text, loc="left", y=1.0, color=INK)  # a given y spares a layout at each drawing
+            axes.tick_params(labelleft=i % n_columns == 0, length=3)
+            axes.set_ylabel("" if i % n_columns else y_label)
+            axes.set_xlabel(x_label if i + n_columns >= len(names) else "")
+        if handles:
+            at = (LEFT / WIDTH, 1 - self.bottom / total)
+            self.figure.legend(
+                handles=list(handles), loc="upper left", bbox_to_anchor=at, ncols=n_legend_columns, borderaxespad=0
+            )
+
+    def place(self, left: float, top: float, width: float, height: float) -> Axes:
+        """New axes, in inches from the left and the top of the figure."""
+        total = float(self.figure.get_figheight())
+        return self.figure.add_axes((left / WIDTH, 1 - (top + height) / total, width / WIDTH, height / total))
+
+
+def _n_lines(text: str) -> int:
+    return text.count("\n") + 1
+
+
+def _legend_size(handles: Sequence[Line2D]) -> tuple[int, float]:
+    """As many columns as fit the width, and the height in inches that the legend then needs."""
+    labels = [str(handle.get_label()) for handle in handles]
+    for n_columns in range(len(labels), 0, -1):
+        columns = [column for column in np.array_split(labels, n_columns) if len(column)]
+        widths = [0.8 + scales.CHARACTER * max(len(line) for label in c for line in label.split("\n")) for c in columns]
+        if sum(widths) <= WIDTH - LEFT or n_columns == 1:
+            return n_columns, 0.1 + max(sum(0.07 + 0.15 * _n_lines(label) for label in column) for column in columns)
+    return 1, 0.0
+
+
+def _handle(label: str, look: Look, data: DataFrame) -> Line2D:
+    text = textwrap.fill(_plain(label), 50) + ("" if data["value"].notna().any() else " (no data)")
+    return Line2D(
+        [], [], color=look.colour, marker=look.marker, linestyle=look.line, markeredgecolor="white", label=text
+    )
+
+
+def _line(axes: Axes, line: DataFrame, look: Look, weight: float) -> None:
+    """The measured points of one series, with their intervals as bars.
+
+    weight: from 1 for the first series down; earlier ones are drawn stronger, so that one which lies under another
+    still shows.
+    """
+    line = line[line["value"].notna()]
+    if line.empty:
+        return
+    axes.plot(
+        line["x"],
+        line["value"],
+        color=look.colour,
+        marker=look.marker,
+        linestyle=look.line,
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+        markersize=5 + 2 * weight,
+        linewidth=1.3 + 1.1 * weight,
+        zorder=3,
+    )
+    barred = line[line["low"].notna() & line["high"].notna()]
+    lowest = axes.get_ylim()[0] / 2
+    axes.vlines(barred["x"], barred["low"].clip(lower=lowest), barred["high"], color=look.colour, linewidth=1, zorder=3)
+
+
+def _reference_handle(name: str) -> Line2D:
+    return Line2D([], [], color=PALE, linewidth=1.2, linestyle=REFERENCES[name], label=name)
+
+
+def _references(axes: Axes, data: DataFrame) -> None:
+    """Lines of chance and floor: level where they do not depend on x."""
+    for name, part in data.groupby("name", sort=False):
+        look: dict[str, Any] = {"color": PALE, "linewidth": 1.2, "linestyle": REFERENCES[name], "zorder": 2}
+        if part["value"].nunique() == 1:
+            axes.axhline(part["value"].iloc[0], **look)
+        else:
+            axes.plot(part.sort_values("x")["x"], part.sort_values("x")["value"], **look)
+
+
+def _x_scale(axes: Axes, marks: Mapping[float, str], width: float) -> None:
+    """Base-2 logarithm over the sizes that were measured, labelled as far as labels fit into `width` inches."""
+    sizes = list(marks)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
+    _label(axes.xaxis, scales.fitting(marks, width, np.log2(1.25)))
+
+
+def _y_scale(axes: Axes, axis: Axis, limits: tuple[float, float] | None) -> None:
+    """The common vertical scale with round ticks; without data a word instead."""
+    if axis.linear:
+        axes.set_ylim(-0.02, 1.04)
+        axes.yaxis.set_major_locator(FixedLocator([0, 0.25, 0.5, 0.75, 1]))
+        return
+    if limits is None:
+        axes.set_yticks([])
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color=PALE)
+        return
+    axes.set_yscale("log")
+    axes.set_ylim(*limits)
+    _label(axes.yaxis, {at: axis.text(at) for at in scales.round_ticks(*limits, axis.base)})
+
+
+def _label(axis: Any, marks: Mapping[float, str]) -> None:
+    """These ticks and no others."""
+    axis.set_major_locator(FixedLocator(list(marks)))
+    axis.set_major_formatter(FixedFormatter([_plain(text) for text in marks.values()]))
+    axis.set_minor_locator(NullLocator())
+
+
+def _planes(data: DataFrame, colours: Colours, handles: Sequence[Line2D], title: str, note: str) -> _Sheet:
+    """One T × d plane per label, sizes by their base-2 logarithm, and one colour bar."""
+    T, d = np.unique(data["T"]), np.unique(data["d_model"])
+    n_columns = 3 if len(T) <= 8 else 2 if len(T) <= 13 else 1
+    names = list(dict.fromkeys(data["label"]))
+    height = max(1.3, 0.4 * len(d))
+    sheet = _Sheet(names, title, note, handles, height=height, x_label="T", y_label="d", n_columns=n_columns, right=1.2)
+    mappable = ScalarMappable(Normalize(colours.low, colours.high), colours.name)
+    for (_, part), axes in zip(data.groupby("label", sort=False), sheet.panels, strict=True):
+        _plane(axes, part, T, d, mappable, (sheet.panel_width, height))
+        _label_log2(axes.xaxis, T, sheet.panel_width)
+        _label_log2(axes.yaxis, d, height * 2)
+    bar = sheet.place(WIDTH - 1.0, sheet.top, 0.14, min(sheet.bottom - sheet.top - BELOW, 2.6))
+    drawn = sheet.figure.colorbar(mappable, cax=bar, extend="both" if colours.clipped else "neither")
+    drawn.set_ticks(list(colours.ticks), labels=list(colours.ticks.values()))
+    drawn.outline.set_visible(False)
+    bar.set_ylabel(textwrap.fill(_plain(colours.label), 40))
+    return sheet
+
+
+def _plane(axes: Axes, part: DataFrame, T: Any, d: Any, mappable: ScalarMappable, size: tuple[float, float]) -> None:
+    """Coloured cells with their numbers, and hatched ones with their status where a value is missing.
+
+    size: of the plane, in inches; numbers are left out where a cell has no room for them.
+    """
+    x, y = scales.edges(T), scales.edges(d)
+    axes.grid(False)
+    axes.set_xlim(x[0], x[-1])
+    axes.set_ylim(y[0], y[-1])
+    low, high = mappable.get_clim()
+    axes.pcolormesh(x, y, _grid(part, T, d), cmap=mappable.cmap, vmin=low, vmax=high, edgecolors="white", linewidth=0.8)
+    widths, heights = np.diff(x) * size[0] / np.ptp(x), np.diff(y) * size[1] / np.ptp(y)
+    for point in part.itertuples():
+        i, j = np.searchsorted(T, point.T), np.searchsorted(d, point.d_model)
+        at = (float(np.log2(point.T)), float(np.log2(point.d_model)))
+        roomy = widths[i] >= 0.36 and heights[j] >= 0.2
+        measured = np.isfinite(point.value)
+        if not measured:
+            box = ((x[i], y[j]), x[i + 1] - x[i], y[j + 1] - y[j])
+            axes.add_patch(Rectangle(*box, facecolor=PAPER, edgecolor="white", hatch="////", linewidth=0.8))
+        if measured and roomy:
+            _write(axes, at, point.text, mappable.to_rgba(point.value))
+        elif roomy:
+            _write(axes, at, scales.shortened(point.status, int(widths[i] / 0.05)), PAPER, size=6.5)
+
+
+def _write(axes: Axes, at: tuple[float, float], text: str, colour: Any, size: float = 8) -> None:
+    """Text on a patch of its cell's colour, so that lines pass behind it."""
+    dark = np.dot(to_rgb(colour), (0.299, 0.587, 0.114)) < 0.55
+    patch = {"facecolor": colour, "edgecolor": "none", "pad": 2.5}
+    axes.text(*at, text, ha="center", va="center", fontsize=size, color="white" if dark else INK, zorder=5, bbox=patch)
+
+
+def _contour(axes: Axes, part: DataFrame) -> None:
+    """Where the ratio is 1, by straight lines between measured neighbours in log T, log d and log ratio."""
+    T, d = np.unique(part["T"]), np.unique(part["d_model"])
+    if len(T) > 1 and len(d) > 1 and _crosses(part):
+        axes.contour(np.log2(T), np.log2(d), _grid(part, T, d), levels=[0], colors=INK, linewidths=2, zorder=4)
+    elif len(d) == 1:
+        for at in crossings(part["T"], part["ratio"]):
+            axes.axvline(float(np.log2(at.T)), color=INK, linewidth=2, zorder=4)
+
+
+def _crosses(part: DataFrame) -> bool:
+    return bool(part["value"].min() < 0 < part["value"].max())
+
+
+def _grid(part: DataFrame, T: Any, d: Any) -> Any:
+    """Values as (n_d, n_T), masked where there is none."""
+    grid = np.full((len(d), len(T)), np.nan)
+    grid[np.searchsorted(d, part["d_model"]), np.searchsorted(T, part["T"])] = part["value"]
+    return np.ma.masked_invalid(grid)
+
+
+def _label_log2(axis: Any, sizes: Any, width: float) -> None:
+    marks = scales.fitting({size: str(size) for size in sizes}, width, 0.5)
+    _label(axis, {float(np.log2(size)): text for size, text in marks.items()})
+
+
+def _ratio(value: float) -> str:
+    return words.significant(value, 2) if np.isfinite(value) else ""
+
+
+def _plain(text: str) -> str:
+    """Text as it is: no formulas, no control characters, a box for what the font lacks."""
+    known = _characters()
+    return "".join(char if ord(char) in known else "\u25a1" for char in " ".join(text.split())).replace("$", r"\$")
+
+
+@cache
+def _characters() -> frozenset[int]:
+    return frozenset(get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap())

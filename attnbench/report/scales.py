@@ -1,0 +1,93 @@
+"""The scales of figures: axes, colours, limits, and round ticks that do not touch. No matplotlib here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pandas import DataFrame
+
+from attnbench.report import words
+
+CHARACTER = 0.076  # width in inches of a character of 9 points, on the safe side
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The vertical axis of curves: its label, how a value reads, and its ticks from lowest to highest value.
+
+    linear: from 0 to 1 with ticks at quarters, instead of a logarithm.
+    """
+
+    label: str
+    text: Callable[[float], str]
+    base: int = 10
+    linear: bool = False
+
+
+TIME = Axis("time", lambda value: words.short(value, words.TIME_UNITS))
+MEMORY = Axis("peak memory", lambda value: words.short(value, words.BYTE_UNITS), base=2)
+ACCURACY = Axis("accuracy", lambda value: f"{value:g}", linear=True)
+
+
+@dataclass(frozen=True)
+class Colours:
+    """The colour scale of planes: matplotlib's map, its limits, and labelled ticks on the bar."""
+
+    name: str
+    low: float
+    high: float
+    ticks: Mapping[float, str]
+    label: str
+    clipped: bool = False
+
+
+def limits(data: DataFrame) -> tuple[float, float] | None:
+    """Lowest and highest value, ends of intervals included, at least a factor of 4 apart; None without data."""
+    ends = np.concatenate([data[name].to_numpy(dtype=float) for name in ("value", "low", "high")])
+    ends = ends[np.isfinite(ends) & (ends > 0)]
+    if len(ends) == 0:
+        return None
+    widen = max(4 / (ends.max() / ends.min()), 1) ** 0.5 * 1.15
+    return float(ends.min() / widen), float(ends.max() * widen)
+
+
+def round_ticks(low: float, high: float, base: int) -> list[float]:
+    """Up to seven round values between low and high: powers of the base, with 2 and 5 times those of ten."""
+    powers = np.arange(np.ceil(np.log(low) / np.log(base)), np.floor(np.log(high) / np.log(base)) + 1)
+    fine = [m * 10.0**k for k in range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high)))) for m in (1, 2, 5)]
+    fine = [tick for tick in fine if low <= tick <= high]
+    if base == 10 and len(fine) <= 7:
+        return fine
+    return [float(base**k) for k in powers[:: max(-(-len(powers) // 7), 1)]]
+
+
+def fitting(ticks: Mapping[float, str], width: float, margin: float) -> dict[float, str]:
+    """The ticks, ascending, whose labels do not touch on a base-2 logarithmic axis that is `width` inches long.
+
+    margin: room at both ends of the axis, in doublings.
+    """
+    span = np.log2(max(ticks) / min(ticks)) + 2 * margin
+    kept: dict[float, str] = {}
+    free_from = -np.inf
+    for tick, text in ticks.items():
+        half = (len(text) * CHARACTER + 0.08) / 2 * span / width
+        if np.log2(tick) - half >= free_from:
+            kept[tick], free_from = text, np.log2(tick) + half
+    return kept
+
+
+def edges(sizes: Any) -> Any:
+    """Borders of cells around the base-2 logarithms of sizes: halfway between neighbours."""
+    at = np.log2(np.asarray(sizes, dtype=float))
+    if len(at) == 1:
+        return np.array([at[0] - 0.5, at[0] + 0.5])
+    middle = (at[1:] + at[:-1]) / 2
+    return np.concatenate([[2 * at[0] - middle[0]], middle, [2 * at[-1] - middle[-1]]])
+
+
+def shortened(text: str, n_characters: int) -> str:
+    """A status in lines of so many characters, words that do not fit cut short with a full stop."""
+    return "\n".join(word if len(word) <= n_characters else word[: n_characters - 1] + "." for word in text.split())

@@ -1,0 +1,296 @@
+"""The tables of a report, made from the frame of a run.
+
+Every requested cell is in a table with its value or, in its place, its status; a blank never stands for either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas import DataFrame
+
+from attnbench.analyse.crossover import Crossing, Crossover, crossovers
+from attnbench.analyse.points import (
+    ACCURACY,
+    APART,
+    MEMORY,
+    POINT,
+    TIME,
+    Group,
+    Measure,
+    asked,
+    groups,
+    missing,
+    points,
+)
+from attnbench.analyse.scaling import scalings
+from attnbench.records import STATUSES
+from attnbench.report import words
+from attnbench.report.writers import Table
+
+NOT_ASKED = "–"
+NOT_AVAILABLE = "not available"
+NO_CROSSOVER = "no crossover in the measured range"
+REACH = 0.9
+COSTS = ("flops", "flops_executed", "n_params", "param_bytes", "state_bytes")
+# What a ratio to the baseline below and above 1 is called.
+SIDES: Mapping[str, Mapping[str, str]] = {
+    "time": {"below": "faster", "above": "slower"},
+    "memory": {"below": "leaner", "above": "heavier"},
+}
+# Columns behind the local slopes, which are keyed by the two T that each lies between.
+OVERALL, R2, NOTE = (np.inf, 0.0), (np.inf, 1.0), (np.inf, 2.0)
+UNITS = {"time": words.TIME_UNITS, "memory": words.BYTE_UNITS}
+
+
+def summary(frame: DataFrame) -> DataFrame:
+    """Columns status and cells, the best status first; cells add up to the number of requested cells."""
+    counts = frame["status"].astype("object").fillna("pending").value_counts()
+    order = [status for status in STATUSES if status in counts]
+    order += sorted(set(counts.index) - set(order))
+    return DataFrame({"status": order, "cells": [int(counts[status]) for status in order]})
+
+
+def denominator(frame: DataFrame) -> str:
+    """How many of the requested cells are ok: "37 of 48 cells"."""
+    return f"{int((frame['status'] == 'ok').sum())} of {len(frame)} cells"
+
+
+def problems(frame: DataFrame) -> DataFrame:
+    """Every cell that is not ok: variant, d_model, T, the settings that differ in this frame, status and reason."""
+    differing = [name for name in (*APART, "seed") if frame[name].nunique(dropna=False) > 1]
+    bad = frame.loc[frame["status"] != "ok", [*POINT, *differing, "status", "reason"]].astype("object")
+    bad["status"] = bad["status"].fillna("pending")
+    return bad.where(bad.notna(), NOT_ASKED).rename(columns={"label": "variant"}).reset_index(drop=True)
+
+
+def values(merged: DataFrame, text: Callable[[Any], str]) -> DataFrame:
+    """Points as d_model and variant × T; `text` says a point, and one without a value shows its status."""
+    texts = [text(point) if point.n_good else point.status for point in merged.itertuples()]
+    return _wide(merged.assign(text=texts), ["d_model", "label"], "T")
+
+
+def references(frame: DataFrame) -> DataFrame:
+    """Chance and floor as points: label ("chance" or "floor"), d_model, T, value, in accuracy from 0 to 1."""
+    known = [
+        frame.groupby(["d_model", "T"], sort=False)[name]
+        .first()
+        .dropna()
+        .rename("value")
+        .reset_index()
+        .assign(label=name)
+        for name in ("chance", "floor")
+    ]
+    return pd.concat(known, ignore_index=True).astype({"value": float})
+
+
+def gaps(frame: DataFrame) -> DataFrame:
+    """Accuracy slice by slice: label, d_model, T, gap, place (in the task's order), accuracy, low, high, n_seeds.
+
+    accuracy is the mean over seeds, low to high their range (NaN for one seed). Cells and slices without a
+    score are left out.
+    """
+    rows = [
+        (*key, name, place, float(score["accuracy"]))
+        for *key, slices in frame[[*POINT, "slices"]].itertuples(index=False)
+        if isinstance(slices, dict)
+        for place, (name, score) in enumerate(slices.items())
+        if score.get("accuracy") is not None
+    ]
+    long = DataFrame(rows, columns=[*POINT, "gap", "place", "accuracy"]).astype({"accuracy": float, "place": int})
+    by_gap = long.groupby([*POINT, "gap"], sort=False)
+    found = by_gap.agg(
+        place=("place", "min"),
+        accuracy=("accuracy", "mean"),
+        low=("accuracy", "min"),
+        high=("accuracy", "max"),
+        n_seeds=("accuracy", "count"),
+    ).reset_index()
+    found.loc[found["n_seeds"] < 2, ["low", "high"]] = np.nan
+    return found
+
+
+def reaches(by_gap: DataFrame) -> dict[tuple[str, int, int], str]:
+    """Per (label, d_model, T): the gap up to which accuracy stays above 0.9, or "none"."""
+    found = {}
+    for key, part in by_gap.sort_values("place", kind="stable").groupby(POINT, sort=False):
+        n_solved = int(np.cumprod(part["accuracy"] > REACH).sum())
+        found[key] = str(part["gap"].iloc[n_solved - 1]) if n_solved else "none"
+    return found
+
+
+def accuracy_by_gap(frame: DataFrame) -> DataFrame:
+    """One group as d_model, T and variant × gap, with the reach behind; a cell without slices shows its status."""
+    by_gap = gaps(frame).sort_values("place", kind="stable")
+    heads = list(dict.fromkeys(by_gap["gap"]))
+    texts = by_gap[[*POINT, "gap"]].assign(text=[words.share(value) for value in by_gap["accuracy"]])
+    found = reaches(by_gap)
+    cells = points(frame, ACCURACY)[[*POINT, "status"]]
+    reach = [
+        found.get((label, d, T), NOT_ASKED if why == "ok" else why)
+        for label, d, T, why in cells.itertuples(index=False)
+    ]
+    ends = cells[POINT].assign(gap="reach", text=reach)
+    return _wide(pd.concat([texts, ends], ignore_index=True), ["d_model", "T", "label"], "gap", [*heads, "reach"])
+
+
+def crossover_text(crossover: Crossover, sides: Mapping[str, str]) -> str:
+    """Where a variant and the baseline change places; only what lies inside the measured range is said."""
+    if crossover.crossings:
+        return ", ".join(f"{sides[at.to]} from {crossing_text(at)}" for at in crossover.crossings)
+    if crossover.n_sizes < 2:
+        return "not enough sizes"
+    span = f"T = {words.whole(crossover.T_min)} to {words.whole(crossover.T_max)}"
+    return f"{NO_CROSSOVER} ({sides[crossover.side] if crossover.side else 'equal'}, {span})"
+
+
+def crossing_text(at: Crossing) -> str:
+    """A crossing with its interval: "T ≈ 310 [290, 330]"; an end that is beyond the measured range is "…"."""
+    text = f"T ≈ {words.whole(at.T)}"
+    if np.isnan(at.low):
+        return text
+    low, high = (words.whole(end) if np.isfinite(end) else "…" for end in (at.low, at.high))
+    return f"{text} [{low}, {high}]"
+
+
+def crossover_table(found: Iterable[Crossover], sides: Mapping[str, str]) -> DataFrame:
+    """Variant × d_model, each entry a sentence: "faster from T ≈ 310 [290, 330]"."""
+    rows = [(c.label, c.d_model, crossover_text(c, sides)) for c in found]
+    wide = _wide(DataFrame(rows, columns=["label", "d_model", "text"]), ["label"], "d_model")
+    return wide.rename(columns={d: f"d = {d}" for d in wide.columns if d != "variant"})
+
+
+def crossover_data(found: Iterable[Crossover]) -> DataFrame:
+    """One row per crossing, and one without T for each variant and d_model that has none."""
+    rows: list[tuple[Any, ...]] = []
+    for c in found:
+        ends: list[tuple[Any, ...]] = [(at.T, at.low, at.high, at.to) for at in c.crossings] or [
+            (np.nan, np.nan, np.nan, c.side)
+        ]
+        rows += [(c.label, c.d_model, *end, c.T_min, c.T_max, c.n_sizes) for end in ends]
+    columns = ["variant", "d_model", "T", "T_low", "T_high", "ratio_then", "T_min", "T_max", "n_sizes"]
+    return DataFrame(rows, columns=columns)
+
+
+def slopes(merged: DataFrame) -> DataFrame:
+    """d_model and variant × neighbouring T: local slopes, then the overall exponent, its R², and what to know."""
+    rows: list[tuple[Any, ...]] = []
+    for (label, d_model), found in scalings(merged).items():
+        dropped = f"{found.n_dropped} without value" if found.n_dropped else ""
+        said = {NOTE: "; ".join(filter(None, (found.note, dropped))) or NOT_ASKED}
+        if found.slopes:
+            spans = pairwise(found.sizes)
+            said |= {span: f"{slope:.2f}" for span, slope in zip(spans, found.slopes, strict=True)}
+            said |= {OVERALL: f"{found.exponent:.2f}", R2: f"{found.r2:.3f}"}
+        rows += [(label, d_model, span, text) for span, text in said.items()]
+    long = DataFrame(rows, columns=["label", "d_model", "span", "text"])
+    wide = _wide(long, ["d_model", "label"], "span", sorted({*long["span"], OVERALL, R2, NOTE}))
+    heads = {span: f"{words.whole(span[0])}–{words.whole(span[1])}" for span in long["span"] if np.isfinite(span[0])}
+    wide.columns = [(heads | {OVERALL: "overall", R2: "R²", NOTE: "note"}).get(head, head) for head in wide.columns]
+    return wide
+
+
+def costs(frame: DataFrame) -> DataFrame:
+    """What a cell costs by formula and by size: label, d_model, T, the settings that differ, and COSTS."""
+    parts = []
+    for group in groups(frame):
+        part = group.frame.groupby(POINT, sort=False)[list(COSTS)].first().reset_index().astype("object")
+        parts.append(part.assign(**{name: group.settings.get(name) for name in group.differs}))
+    together = pd.concat(parts, ignore_index=True) if parts else DataFrame(columns=[*POINT, *COSTS])
+    return together[[*(name for name in together.columns if name not in COSTS), *COSTS]].rename(
+        columns={"label": "variant"}
+    )
+
+
+def tables(frame: DataFrame, baseline: str) -> list[Table]:
+    """All tables of a report, those without a cell left out."""
+    counts = summary(frame)
+    made = [Table("status", "Cells by status", counts, counts, f"{denominator(frame)} ok")]
+    if len(bad := problems(frame)):
+        made.append(Table("problems", "Cells that are not ok", bad, bad))
+    for measure in (TIME, MEMORY):
+        for group in groups(asked(frame, measure)):
+            made += _measured(group, measure, baseline)
+    for group in groups(asked(frame, ACCURACY)):
+        made += _accuracies(group)
+    if len(data := costs(frame)):
+        made.append(Table("cost", "Cost of a cell by formula, and its sizes", _cost_text(data), data))
+    return made
+
+
+def _measured(group: Group, measure: Measure, baseline: str) -> list[Table]:
+    """Values, local slopes and crossovers of one measure of one group."""
+    merged = points(group.frame, measure)
+    note = words.missing_note(missing(group.frame, measure), len(group.frame))
+    found, sides = crossovers(merged, baseline), SIDES[measure.name]
+    title = words.title(measure.name, group.settings)
+    name = words.file_name(measure.name, group.settings, group.differs)
+    shown = values(merged, lambda point: words.scaled(point.value, UNITS[measure.name], point.low, point.high))
+    grown = slopes(merged)
+    made = [
+        Table(name, title, shown, _for_csv(merged, group, measure), note),
+        Table(f"slopes_{name}", f"Local slopes in T: {title}", grown, _for_csv(grown, group, measure), note),
+    ]
+    if found:
+        shown, data = crossover_table(found, sides), _for_csv(crossover_data(found), group, measure)
+        made.append(Table(f"crossovers_{name}", f"Crossovers with {baseline}: {title}", shown, data, note))
+    return made
+
+
+def _accuracies(group: Group) -> list[Table]:
+    """Accuracy by T, and by gap where the task has slices."""
+    merged, known = points(group.frame, ACCURACY), references(group.frame)
+    title = words.title("accuracy", group.settings)
+    name = words.file_name("accuracy", group.settings, group.differs)
+    note = words.missing_note(missing(group.frame, ACCURACY), len(group.frame))
+    together = pd.concat([merged, known.assign(n_good=1, n_cells=1)], ignore_index=True)
+    made = [Table(name, title, values(together, _accuracy_text), _for_csv(together, group, ACCURACY), note)]
+    by_gap = gaps(group.frame)
+    if len(by_gap):
+        shown = accuracy_by_gap(group.frame)
+        reach = f"reach: the gap up to which accuracy stays above {REACH:g}; {note}"
+        data = _for_csv(by_gap.drop(columns="place"), group, ACCURACY)
+        made.append(Table(f"gaps_{name}", f"By gap: {title}", shown, data, reach))
+    return made
+
+
+def _accuracy_text(point: Any) -> str:
+    """The mean over seeds with their range, and how many of them when some are missing."""
+    text = words.share(point.value, point.low, point.high)
+    return text if point.n_good == point.n_cells else f"{text} ({point.n_good:.0f} of {point.n_cells:.0f} seeds)"
+
+
+def _cost_text(data: DataFrame) -> DataFrame:
+    shown = data.astype("object")
+    for name in COSTS:
+        units = words.BYTE_UNITS if name.endswith("bytes") else words.COUNT_UNITS
+        shown[name] = [NOT_AVAILABLE if pd.isna(value) else words.scaled(float(value), units) for value in data[name]]
+    return shown.where(shown.notna(), NOT_ASKED)
+
+
+def _for_csv(data: DataFrame, group: Group, measure: Measure) -> DataFrame:
+    """The settings of the group in front of its numbers, which bear the names of their columns in the frame."""
+    known = {name: value for name, value in group.settings.items() if value is not None}
+    names = {"label": "variant", "value": measure.column}
+    names |= {"low": measure.low or f"{measure.column}_low", "high": measure.high or f"{measure.column}_high"}
+    together = data.assign(**known).rename(columns=names)
+    return together[[*known, *(name for name in together.columns if name not in known)]]
+
+
+def _wide(long: DataFrame, rows: list[str], head: str, heads: Sequence[Any] | None = None) -> DataFrame:
+    """Turn the column `text` into one column per value of `head`; sizes ascend, labels keep their order.
+
+    Unlike a pivot it keeps every row, also one without any text; a hole is a cell that nobody asked for.
+    """
+    heads = sorted(set(long[head])) if heads is None else heads
+    rank = {label: i for i, label in enumerate(dict.fromkeys(long["label"]))}
+    texts: dict[tuple[Any, ...], dict[Any, str]] = {}
+    for *key, at, text in long[[*rows, head, "text"]].itertuples(index=False):
+        texts.setdefault(tuple(key), {})[at] = text
+    order = sorted(texts, key=lambda key: [rank.get(part, part) for part in key])
+    filled = [[*key, *(texts[key].get(at, NOT_ASKED) for at in heads)] for key in order]
+    return DataFrame(filled, columns=[*rows, *heads], dtype="object").rename(columns={"label": "variant"})

@@ -1,0 +1,98 @@
+"""Numbers, units and settings in words, the same in every table, picture and sentence."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+TIME_UNITS = (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0))
+BYTE_UNITS = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("TiB", 2.0**40))
+COUNT_UNITS = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
+Units = tuple[tuple[str, float], ...]
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number with so many significant digits, never in exponent form: 0.0123, 1.20, 1230."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    rounded = round(value, decimals)
+    decimals = digits - 1 - math.floor(math.log10(abs(rounded)))
+    return f"{rounded:.{max(decimals, 0)}f}"
+
+
+def scaled(value: float, units: Units, low: float = math.nan, high: float = math.nan) -> str:
+    """A value in the largest unit not above it, with its interval in the same unit: "1.24 ms [1.21, 1.30]"."""
+    name, size = next((unit for unit in reversed(units) if value >= unit[1]), units[0])
+    text = f"{_in_unit(value, size)} {name}".rstrip()
+    if math.isfinite(low) and math.isfinite(high):
+        return f"{text} [{_in_unit(low, size)}, {_in_unit(high, size)}]"
+    return text
+
+
+def short(value: float, units: Units) -> str:
+    """A tick label: the value in its unit without trailing zeros, "50 µs", "1 ms"."""
+    name, size = next((unit for unit in reversed(units) if value >= unit[1] * (1 - 1e-9)), units[0])
+    return f"{value / size:.4g} {name}".rstrip()
+
+
+def whole(value: float) -> str:
+    """A size such as T: rounded, with thin groups of thousands from 10,000 on."""
+    n = round(value)
+    return f"{n:,}" if n >= 10_000 else str(n)
+
+
+def share(value: float, low: float = math.nan, high: float = math.nan) -> str:
+    """An accuracy, with the range over seeds where there is one: "0.984 [0.971, 1.000]"."""
+    text = f"{value:.3f}"
+    return f"{text} [{low:.3f}, {high:.3f}]" if math.isfinite(low) and math.isfinite(high) else text
+
+
+def title(what: str, values: Mapping[str, Any]) -> str:
+    """What a figure or table shows: "Layer forward time, causal, B=1, float32, cpu, 1 thread"."""
+    head = settings(values, ("level", "phase"))
+    task = f" on {values['task']}" if values.get("task") else ""
+    others = tuple(name for name in values if name not in ("level", "phase", "task"))
+    start = f"{head.replace(',', '')} {what}{task}".strip()
+    return ", ".join(filter(None, (start[:1].upper() + start[1:], settings(values, others))))
+
+
+def file_name(what: str, values: Mapping[str, Any], differs: tuple[str, ...]) -> str:
+    """A file name for one group that every system accepts: the settings that tell it from the others."""
+    parts = [f"{name}-{values.get(name)}" for name in differs if values.get(name) is not None]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "_".join([what, *parts]))
+
+
+def setting(name: str, value: object) -> str:
+    """One setting as people say it: "causal", "float32", "2 threads", "B=1"; "" for one that does not apply."""
+    if value is None:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if name == "threads":
+        return f"{value} thread{'' if value == 1 else 's'}"
+    return str(value) if name in ("role", "level", "phase", "dtype", "device", "task") else f"{name}={value}"
+
+
+def settings(values: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    """Several settings, those that do not apply left out: "causal, B=1, float32, 1 thread"."""
+    return ", ".join(text for name in names if (text := setting(name, values.get(name))))
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Counts by reason, the commonest first: "oom 2, timeout 1"."""
+    return ", ".join(f"{reason} {n}" for reason, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def missing_note(counts: Mapping[str, int], n_cells: int) -> str:
+    """The denominator of a figure or table: "2 of 18 cells missing: oom 1, timeout 1"."""
+    n_missing = sum(counts.values())
+    if n_missing == 0:
+        return f"all {n_cells} cells measured"
+    return f"{n_missing} of {n_cells} cells missing: {counted(counts)}"
+
+
+def _in_unit(value: float, size: float) -> str:
+    return significant(value / size)

@@ -1,0 +1,93 @@
+"""The vocabulary of sweep files: types of values, and the [timing] and [train] tables. No torch here."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+Role = Literal["causal", "bidirectional", "cross"]
+PositionKind = Literal["learned", "sinusoidal", "none"]
+Measure = Literal["time", "memory", "accuracy"]
+Phase = Literal["forward", "forward_backward"]
+Level = Literal["core", "layer", "block", "model"]
+DType = Literal["float64", "float32", "bfloat16", "float16"]
+
+
+def as_list(value: Any) -> Any:
+    """One value stands for a list of one."""
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _seconds(value: Any) -> Any:
+    if not isinstance(value, str):
+        return float(value) if type(value) is int else value
+    match = re.fullmatch(r"(\d+\.?\d*) *(ms|s|min|m|h)", value)
+    if not match:
+        raise ValueError('expected a duration such as "60s" or "5m"')
+    return float(match[1]) * {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}[match[2]]
+
+
+def _bytes(value: Any) -> Any:
+    if not isinstance(value, str):
+        return _whole(value)
+    match = re.fullmatch(r"(\d+\.?\d*) *([KMGT]?)(i?)B", value)
+    if not match:
+        raise ValueError('expected a size such as "8GiB"')
+    return int(Decimal(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2] or " "))
+
+
+X = TypeVar("X")
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, lt=2**63)]
+WholeNumber = Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**63)]  # TOML's own limit, and torch's
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0, lt=2**63)]
+Some = Annotated[list[X], BeforeValidator(as_list), Field(min_length=1)]
+
+
+class Settings(BaseModel):
+    """A frozen table of a sweep file; unknown keys and wrong types are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class TimingSettings(Settings):
+    """[timing]: how long a visit samples.
+
+    visits: processes per cell and measure of time. warmup_s, max_s: seconds of warm-up and, at most, of sampling.
+    precision: stop earlier once the 95 % interval of the median is within ± this share of it.
+    """
+
+    visits: Count = 1
+    warmup_s: float = Field(default=0.2, ge=0)
+    max_s: float = Field(default=2.0, ge=0)
+    precision: float = Field(default=0.02, gt=0)
+
+
+class TrainSettings(Settings):
+    """[train]: how an accuracy cell is trained. The same for every variant.
+
+    steps, batch_size: batches of a trial, sequences of a batch. AdamW, linear warm-up over the share `warmup` of the
+    steps, then a cosine to a tenth; gradients are clipped to the norm `clip`.
+    lr: learning rates, each a trial of its own; the one with the best validation accuracy is scored on test data.
+    stop_at: a trial ends, and later ones are not run, once validation accuracy reaches this; `eval_every` steps it is
+    looked at. None runs every trial to its end.
+    n_validation, n_test: sequences to choose on, and to score on.
+    """
+
+    steps: Count = 500
+    batch_size: Count = 32
+    lr: Some[Annotated[float, Field(gt=0)]] = [3e-3, 1e-3]
+    weight_decay: float = Field(default=0.1, ge=0)
+    warmup: float = Field(default=0.05, ge=0, le=1)
+    clip: float = Field(default=1.0, gt=0)
+    n_validation: Count = 512
+    n_test: Count = 2048
+    eval_every: Count = 50
+    stop_at: float | None = Field(default=0.995, gt=0, le=1)

@@ -1,0 +1,396 @@
+"""Sweep files: TOML in, a validated `Sweep` out, every mistake of a file reported in one go.
+
+Two things only a process with torch can say (which options a variant takes, and whether a plugin loads) come in as a
+`Catalogue`, so that nothing here imports torch or a plugin.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from attnbench.errors import RequestError, did_you_mean, nearest
+from attnbench.registry import Source
+from attnbench.settings import (
+    Bytes,
+    Count,
+    DType,
+    Level,
+    Measure,
+    Phase,
+    PositionKind,
+    Role,
+    Seconds,
+    Settings,
+    Some,
+    TimingSettings,
+    TrainSettings,
+    WholeNumber,
+)
+from attnbench.wording import complaint, key_path, shown
+
+
+@dataclass(frozen=True)
+class VariantUse:
+    """A variant as a sweep names it, with the options given beside the name."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _variant_use(value: Any) -> Any:
+    if isinstance(value, str):
+        return VariantUse(value)
+    if isinstance(value, dict) and isinstance(value.get("name"), str):
+        return VariantUse(value["name"], {key: option for key, option in value.items() if key != "name"})
+    raise ValueError('expected a name or a table { name = "...", option = ... }')
+
+
+class Grid(Settings):
+    """One [[grid]], or [defaults]: each key is an axis, a list or one value. None: not given."""
+
+    measure: Some[Measure] | None = None
+    variant: Some[Annotated[VariantUse, BeforeValidator(_variant_use)]] | None = None
+    task: Some[str] | None = None
+    role: Some[Role] | None = None
+    level: Some[Level] | None = None
+    phase: Some[Phase] | None = None
+    T: Some[Count] | None = None
+    S: Some[Count] | None = None
+    B: Some[Count] | None = None
+    d_model: Some[Count] | None = None
+    n_heads: Some[Count] | None = None
+    d_head: Some[Count] | None = None
+    n_layers: Some[Count] | None = None
+    d_ff: Some[WholeNumber] | None = None
+    max_T: Some[Count] | None = None
+    positions: Some[PositionKind] | None = None
+    embedding_std: Some[Annotated[float, Field(gt=0)]] | None = None
+    dtype: Some[DType] | None = None
+    device: Some[Literal["cpu", "cuda", "auto"]] | None = None
+    threads: Some[Count] | None = None
+    seed: Some[WholeNumber] | None = None
+
+
+class Sweep(Settings):
+    """A whole sweep file, as validated."""
+
+    question: str = ""
+    baseline: str | None = None
+    plugins: list[str] = Field(default_factory=list)
+    defaults: Grid = Grid()
+    grid: list[Grid] = Field(min_length=1)
+    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    tasks: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    train: TrainSettings = TrainSettings()
+    timing: TimingSettings = TimingSettings()
+    memory_limit: Bytes | None = None
+    timeout: Seconds = 300.0
+
+
+DEFAULTS: Mapping[str, Any] = {
+    "measure": ["time"],
+    "role": ["causal"],
+    "phase": ["forward"],
+    "level": ["layer"],
+    "B": [1],
+    "n_heads": [4],
+    "n_layers": [2],
+    "embedding_std": [0.02],
+    "dtype": ["float32"],
+    "device": ["cpu"],
+    "threads": [1],
+    "seed": [0],
+}
+_REQUIRED = ("variant", "T", "d_model")
+_NOT_IN_ACCURACY = {
+    "phase": "an accuracy cell has no phase",
+    "level": "an accuracy cell is always at level model",
+    "B": "an accuracy cell is trained in batches of train.batch_size",
+}
+_OPTION_TABLES = {"variant": "options", "task": "tasks"}
+_HOMES: tuple[tuple[str, type[Settings], str], ...] = (
+    ("", Sweep, "at the top of the file, before the first table"),
+    ("grid", Grid, "in [[grid]] or [defaults]"),
+    ("defaults", Grid, "in [[grid]] or [defaults]"),
+    ("train", TrainSettings, "in [train]"),
+    ("timing", TimingSettings, "in [timing]"),
+)
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a process with torch says of one variant (or task) with one set of options.
+
+    options: every option with the value in force. digest: of the sources that decide its numbers.
+    mistakes: (option, message) pairs; error: why it cannot be loaded at all.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    positions: PositionKind = "none"
+    digest: str = ""
+    min_T: int = 1
+    mistakes: tuple[tuple[str, str], ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """What this machine offers to a sweep: where known names lead, and each asked-for (name, options) described.
+
+    digests: of the attnbench modules that decide costs, and of those that decide accuracy.
+    broken: plugin files that do not load, one line each; they matter only to a sweep that misses a name.
+    clashes: names that two plugins claim, one line each; they matter to every sweep.
+    """
+
+    variant_sources: Mapping[str, Source]
+    task_sources: Mapping[str, Source]
+    variants: Mapping[str, Described] = field(default_factory=dict)
+    tasks: Mapping[str, Described] = field(default_factory=dict)
+    devices: tuple[str, ...] = ("cpu",)
+    digests: Mapping[str, str] = field(default_factory=dict)
+    broken: tuple[str, ...] = ()
+    clashes: tuple[str, ...] = ()
+
+
+def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """The tables of a sweep file with `KEY=VALUE` overrides applied. Raises RequestError with file, line and column."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RequestError([f"{path}: {error.strerror or error}"]) from error
+    except UnicodeDecodeError as error:
+        raise RequestError([f"{path}: not UTF-8 text: byte {error.object[error.start]:#x} at {error.start}"]) from error
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError([f"{path}: not valid TOML: {error}"]) from error
+    mistakes = [mistake for override in overrides if (mistake := _override(tables, override))]
+    if mistakes:
+        raise RequestError(mistakes)
+    return tables
+
+
+def variant_key(name: str, options: Mapping[str, Any]) -> str:
+    """How one (name, options) is looked up in a Catalogue."""
+    return f"{name} {sorted(options.items())}"
+
+
+def wanted_variants(tables: Mapping[str, Any]) -> list[VariantUse]:
+    """Every (name, options) that a sweep file, valid or not, seems to ask for, [options] tables merged in."""
+    return [use for _, use, _ in _named(tables, "variant")]
+
+
+def wanted_tasks(tables: Mapping[str, Any]) -> list[VariantUse]:
+    """Every (task, options) that a sweep file, valid or not, seems to ask for, [tasks] tables merged in."""
+    return [use for _, use, _ in _named(tables, "task")]
+
+
+def points(grid: Grid, defaults: Grid) -> Iterator[dict[str, Any]]:
+    """The product of a grid's axes, default < [defaults] < [[grid]]; `measures` is not crossed.
+
+    Keys that nobody gave and that have no fixed default are absent; those without meaning for accuracy are None.
+    """
+    axes = dict(DEFAULTS) | {key: axis for layer in (defaults, grid) for key, axis in layer if axis is not None}
+    axes.pop("n_heads" if grid.d_head or (defaults.d_head and not grid.n_heads) else "d_head", None)
+    measures = tuple(dict.fromkeys(axes.pop("measure")))
+    if "accuracy" in measures:
+        axes |= {"level": ["model"], "phase": [None], "B": [None]}
+    else:
+        axes.pop("task", None)
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True)) | {"measures": measures}
+
+
+def validate(tables: Mapping[str, Any], place: str, catalogue: Catalogue) -> Sweep:
+    """Check a whole file. Raises RequestError with one line per mistake: place, key, expected, got, nearest name."""
+    sweep, lines = None, list[str]()
+    try:
+        sweep = Sweep.model_validate(tables)
+    except ValidationError as error:
+        lines += [_line(tables, detail) for detail in error.errors(include_url=False)]
+    lines += [*_name_mistakes(tables, catalogue), *_grid_mistakes(tables, catalogue)]
+    mistakes = [*catalogue.clashes, *(f"{place}: {line}" for line in lines)]
+    if any(use.name not in catalogue.variant_sources for use in wanted_variants(tables)):
+        mistakes += catalogue.broken  # one of them may be the one that is missed
+    if mistakes or sweep is None:
+        raise RequestError(mistakes)
+    return sweep
+
+
+def _named(tables: Mapping[str, Any], what: Literal["variant", "task"]) -> Iterator[tuple[str, VariantUse, set[str]]]:
+    """Each variant or task that a file names: key path, use with its table of options merged in, options of its own."""
+    home = _OPTION_TABLES[what]
+    named = _tables(tables.get(home))
+    for path, item in _entries(tables, what):
+        with suppress(ValueError):  # the validation of the whole file reports it
+            use = _variant_use(item)
+            yield path, VariantUse(use.name, {**named.get(use.name, {}), **use.options}), set(use.options)
+    for name, options in named.items():
+        yield f"{home}.{name}", VariantUse(name, options), set(options)
+
+
+def _entries(tables: Mapping[str, Any], key: str) -> Iterator[tuple[str, Any]]:
+    """Key path and value of each entry that [defaults] and the grids have under a key."""
+    grids = enumerate(_list(tables.get("grid")))
+    for home, table in [("defaults", tables.get("defaults")), *((f"grid[{i}]", grid) for i, grid in grids)]:
+        value = table.get(key) if isinstance(table, dict) else None
+        for i, item in enumerate(_list(value)):
+            yield f"{home}.{key}" + (f"[{i}]" if isinstance(value, list) else ""), item
+
+
+def _name_mistakes(tables: Mapping[str, Any], catalogue: Catalogue) -> Iterator[str]:
+    """Unknown variants and tasks, those that cannot be used, options that they do not take."""
+    known: tuple[tuple[Literal["variant", "task"], Mapping[str, Source], Mapping[str, Described]], ...] = (
+        ("variant", catalogue.variant_sources, catalogue.variants),
+        ("task", catalogue.task_sources, catalogue.tasks),
+    )
+    for what, sources, described in known:
+        for path, use, own in _named(tables, what):
+            if use.name not in sources:
+                yield f'{path}: unknown {what} "{use.name}"{did_you_mean(use.name, sources)}'
+                continue
+            answer, table = described[variant_key(use.name, use.options)], f"{_OPTION_TABLES[what]}.{use.name}"
+            if answer.error:
+                yield f'{path}: "{use.name}" cannot be used: {answer.error}'
+            for option, message in answer.mistakes:
+                if path != table or option in own:  # a table by itself need not be complete
+                    home = path if option in own or option not in use.options else table
+                    yield f"{home}.{option}: {message}"
+
+
+def _grid_mistakes(tables: Mapping[str, Any], catalogue: Catalogue) -> Iterator[str]:
+    """What is wrong with [defaults] and each [[grid]] whose values are all right by themselves."""
+    try:
+        defaults = Grid.model_validate(tables.get("defaults", {}))
+    except ValidationError:
+        return  # told already, and no grid is whole without it
+    for key, values in defaults:
+        if values is not None and len(values) > 1 and key != "measure":
+            yield f"defaults.{key}: expected one value, got {shown(values)}; lists belong in [[grid]]"
+    if defaults.n_heads and defaults.d_head:
+        yield "defaults.d_head: give n_heads or d_head, not both"
+    for i, table in enumerate(_list(tables.get("grid"))):
+        with suppress(ValidationError):  # told already
+            grid = Grid.model_validate(table)
+            yield from (f"grid[{i}].{line}" for line in _one_grid_mistakes(grid, defaults))
+            if all(getattr(grid, key) or getattr(defaults, key) for key in _REQUIRED):
+                for point in points(grid, defaults):
+                    yield from (f"grid[{i}].{line}" for line in _point_mistakes(point, tables, catalogue))
+
+
+def _one_grid_mistakes(grid: Grid, defaults: Grid) -> Iterator[str]:
+    for key in _REQUIRED:
+        if getattr(grid, key) is None and getattr(defaults, key) is None:
+            yield f"{key}: missing; give at least one (here or in [defaults])"
+    if grid.n_heads and grid.d_head:
+        yield "d_head: give n_heads or d_head, not both"
+    measures = grid.measure or defaults.measure or ["time"]
+    if "accuracy" not in measures:
+        if grid.task:
+            yield 'task: only measure = ["accuracy"] trains on a task'
+        return
+    if len(set(measures)) > 1:
+        yield 'measure: "accuracy" has cells of its own; put time and memory in another [[grid]]'
+    if grid.task is None and defaults.task is None:
+        yield "task: missing; an accuracy grid names the task it trains on"
+    yield from (f"{key}: {why}" for key, why in _NOT_IN_ACCURACY.items() if getattr(grid, key) is not None)
+
+
+def _point_mistakes(point: Mapping[str, Any], tables: Mapping[str, Any], catalogue: Catalogue) -> Iterator[str]:
+    """What a combination of values that are each all right cannot mean."""
+    T, S, max_T, task = point["T"], point.get("S"), point.get("max_T"), point.get("task")
+    heads = "d_head" if "d_head" in point else "n_heads"
+    if point["d_model"] % point[heads]:
+        yield f"d_model: {point['d_model']} is not divisible by {heads} = {point[heads]}"
+    if S not in (None, T) and point["role"] != "cross" and point["level"] != "core":
+        yield f"S: {S} differs from T = {T}; only the role cross and the level core have an S of their own"
+    if max_T is not None and max(T, S or T) > max_T:
+        yield f"T: {max(T, S or T)} is beyond max_T = {max_T}"
+    if point["device"] not in (*catalogue.devices, "auto"):
+        yield f"device: torch sees no {point['device']} here; available: {', '.join(catalogue.devices)}"
+    if task is not None:
+        options = _tables(tables.get("tasks")).get(task, {})
+        min_T = catalogue.tasks.get(variant_key(task, options), Described()).min_T
+        if min_T > T:
+            yield f"T: {T} is too short for the task {task}; its smallest T is {min_T}"
+
+
+def _line(tables: Mapping[str, Any], detail: ErrorDetails) -> str:
+    """One pydantic error as one line that a person can act on."""
+    loc = detail["loc"]
+    path = key_path(tables, loc)
+    if detail["type"] == "extra_forbidden":
+        return f"{path}: {_unknown(str(loc[-1]), str(loc[0]) if len(loc) > 1 else '')}"
+    if loc == ("grid",):
+        got = shown(tables["grid"]) if "grid" in tables else "none"
+        return f"grid: expected one or more [[grid]] tables, got {got}"
+    return f"{path}: {complaint(detail)}"
+
+
+def _unknown(key: str, table: str) -> str:
+    """What to say of a key that a table does not know: where it belongs, or what it may have meant."""
+    belongs = next((place for _, model, place in _HOMES if key in model.model_fields), None)
+    if belongs:
+        return f"unknown key here; it belongs {belongs}"
+    known = next(model for name, model, _ in _HOMES if name == table).model_fields
+    return f"unknown key{did_you_mean(key, known)}"
+
+
+def _override(tables: dict[str, Any], override: str) -> str | None:
+    """Apply one `KEY=VALUE`: a grid key goes into every grid that it can apply to, a dotted key into its table.
+
+    Returns what is wrong with it, or None.
+    """
+    key, equals, text = override.partition("=")
+    key, value = key.strip(), _toml_value(text.strip())
+    if not equals or not key:
+        return f"--set {override}: expected KEY=VALUE, for example --set T=[64,128]"
+    *parents, last = key.split(".")
+    if not parents and last in Grid.model_fields:
+        grids = [grid for grid in _list(tables.get("grid")) if isinstance(grid, dict)]
+        meant = [grid for grid in grids if _applies(last, grid, tables)]
+        for grid in meant:
+            grid[last] = value
+        return f"--set {override}: no [[grid]] of this file has a use for {last}" if grids and not meant else None
+    first = key.partition(".")[0]
+    if first not in Sweep.model_fields:
+        hint = _unknown(first, "" if parents or nearest(first, Sweep.model_fields) else "grid")
+        return f"--set {override}: {hint}"
+    table = tables
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            return f"--set {override}: {parent} is not a table"
+    table[last] = value
+    return None
+
+
+def _applies(key: str, grid: Mapping[str, Any], tables: Mapping[str, Any]) -> bool:
+    """Whether an override means this grid: accuracy grids know no phase, level or B, the others no task."""
+    defaults = tables.get("defaults")
+    measure = grid.get("measure", defaults.get("measure") if isinstance(defaults, dict) else None)
+    accuracy = "accuracy" in _list(measure)
+    return key not in (_NOT_IN_ACCURACY if accuracy else ("task",))
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word: --set variant=linear
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _tables(value: Any) -> dict[str, dict[str, Any]]:
+    pairs = value.items() if isinstance(value, dict) else ()
+    return {name: table for name, table in pairs if isinstance(table, dict)}

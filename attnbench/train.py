@@ -1,0 +1,259 @@
+"""Train a model on a task: choose the learning rate on validation data, score once on test data.
+
+Every variant sees the same sequences in the same order; every trial of a cell starts from the same initial weights.
+The rule, for each cell: a trial is judged by its validation accuracy at its own last step (ties: lower loss); the best
+trial's model, as it is at that step, is scored on the test sequences. Nothing else ever sees them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+
+from attnbench.mixer import Mixer
+from attnbench.positions import Positions
+from attnbench.settings import TrainSettings
+from attnbench.splits import fingerprint, held_out, training_batches
+from attnbench.tasks import IGNORE, Batch, Task
+from attnbench.transformer import LanguageModel
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What training a cell gave.
+
+    status: `ok`, or `diverged` when no trial kept a finite loss; then accuracy, loss, lr are None and slices empty.
+    accuracy, loss: on n_scored test tokens, loss in nats. chance, floor: the task's own.
+    slices: name -> {"accuracy", "n"}, over the same tokens; the accuracy of an empty slice is None.
+    trials: one dict per learning rate that was tried; see `Trial`. lr: the one chosen.
+    fingerprint: SHA-256 of the validation and test sequences.
+    """
+
+    status: Literal["ok", "diverged"]
+    accuracy: float | None
+    loss: float | None
+    chance: float
+    floor: float
+    n_scored: int
+    slices: dict[str, dict[str, float | int | None]]
+    lr: float | None
+    trials: list[dict[str, Any]]
+    n_params: int
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One learning rate. validation_accuracy, validation_loss: at the last step; None when it diverged.
+
+    steps: batches seen, fewer than asked for when it reached stop_at or diverged. best_step: where validation accuracy
+    was highest. curve: [step, validation accuracy, validation loss] wherever they were looked at.
+    """
+
+    lr: float
+    diverged: bool
+    steps: int
+    validation_accuracy: float | None
+    validation_loss: float | None
+    best_step: int | None
+    curve: list[list[float]]
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Larger is better; a diverged trial is below every other."""
+        if self.validation_accuracy is None or self.validation_loss is None:
+            return -1.0, 0.0
+        return self.validation_accuracy, -self.validation_loss
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy and loss over n_scored tokens: totals, never a mean of batch means. slices: as in TrainResult."""
+
+    accuracy: float
+    loss: float
+    n_scored: int
+    slices: dict[str, dict[str, float | int | None]]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A batch as a model meets it: tokens (B, T), and where in B·T its n scored tokens are, (n,) each."""
+
+    tokens: Tensor
+    at: Tensor
+    labels: Tensor
+    slices: Tensor
+
+
+def train(
+    build: Callable[[], LanguageModel], task: Task, settings: TrainSettings, seed: int, *, device: str = "cpu"
+) -> TrainResult:
+    """Train fresh models from `build` on `task`, one per learning rate, and score the best on test data.
+
+    Learning rates are tried in order, until one reaches stop_at. The global random state is seeded for `build` and for
+    training, and is afterwards what it was before. On a CPU the result is the same bit for bit, for a given number of
+    threads. Raises ValueError when the task is too small to fill its splits.
+    """
+    validation = held_out(task, "validation", settings.n_validation, seed)
+    test = held_out(task, "test", settings.n_test, seed)
+    trials: list[Trial] = []
+    best: tuple[Trial, LanguageModel] | None = None
+    with _own_random_state(device):
+        for lr in settings.lr:
+            torch.manual_seed(seed)
+            model = build().to(device)
+            trial = _run_trial(model, task, settings, lr, seed, validation)
+            trials.append(trial)
+            if not trial.diverged and (best is None or trial.rank > best[0].rank):
+                best = trial, model
+            if _reached(trial.validation_accuracy, settings):
+                break
+        score = None if best is None else evaluate(best[1], test, task.slice_names, settings.batch_size)
+    return TrainResult(
+        status="diverged" if score is None else "ok",
+        accuracy=None if score is None else score.accuracy,
+        loss=None if score is None else score.loss,
+        chance=task.chance,
+        floor=task.floor,
+        n_scored=int((test.labels != IGNORE).sum()),
+        slices={} if score is None else score.slices,
+        lr=None if best is None else best[0].lr,
+        trials=[asdict(trial) for trial in trials],
+        n_params=sum(p.numel() for p in model.parameters()),
+        fingerprint=fingerprint(validation, test),
+    )
+
+
+@torch.no_grad()
+def evaluate(model: LanguageModel, batch: Batch, slice_names: tuple[str, ...], batch_size: int) -> Score:
+    """Score the labels of `batch` that are not IGNORE, batch_size sequences at a time; no label is a ValueError."""
+    model.eval()
+    right, losses, slices = [], [], []
+    for chunk in _chunks(batch, batch_size, _device(model)):
+        logits = _logits(model, chunk)
+        right.append(logits.argmax(-1) == chunk.labels)
+        losses.append(F.cross_entropy(logits, chunk.labels, reduction="none"))
+        slices.append(chunk.slices)
+    model.train()
+    return _score(torch.cat(right).cpu(), torch.cat(losses).cpu(), torch.cat(slices).cpu(), slice_names)
+
+
+def _score(right: Tensor, losses: Tensor, slices: Tensor, slice_names: tuple[str, ...]) -> Score:
+    """Totals over scored tokens: right (n,) bool, losses (n,), slices (n,)."""
+    if not len(right):
+        raise ValueError("nothing to score: every label is IGNORE")
+    n_per_slice = torch.bincount(slices, minlength=len(slice_names)).tolist()
+    n_right = torch.bincount(slices[right], minlength=len(slice_names)).tolist()
+    by_slice: dict[str, dict[str, float | int | None]] = {
+        name: {"accuracy": r / n if n else None, "n": n}
+        for name, r, n in zip(slice_names, n_right, n_per_slice, strict=True)
+    }
+    return Score(right.sum().item() / len(right), losses.double().mean().item(), len(right), by_slice)
+
+
+def _run_trial(
+    model: LanguageModel, task: Task, settings: TrainSettings, lr: float, seed: int, validation: Batch
+) -> Trial:
+    optimizer = AdamW(_parameter_groups(model, lr, settings.weight_decay))
+    schedule = LambdaLR(optimizer, lambda step: _lr_factor(step, settings))
+    curve: list[list[float]] = []
+    loss_sum = torch.zeros((), device=_device(model))
+    for step, chunk in enumerate(_training_chunks(task, settings, seed, _device(model)), start=1):
+        loss = _train_step(model, chunk, optimizer, settings.clip)
+        schedule.step()
+        loss_sum += loss
+        if step % settings.eval_every and step < settings.steps:
+            continue
+        score = evaluate(model, validation, task.slice_names, settings.batch_size)
+        if not (math.isfinite(loss_sum.item()) and math.isfinite(score.loss)):
+            return Trial(lr, True, step, None, None, None, curve)
+        curve.append([step, score.accuracy, score.loss])
+        if _reached(score.accuracy, settings):
+            break
+    best_step = int(max(curve, key=lambda point: point[1])[0])
+    return Trial(lr, False, step, score.accuracy, score.loss, best_step, curve)
+
+
+def _train_step(model: LanguageModel, chunk: Chunk, optimizer: AdamW, clip: float) -> Tensor:
+    """One update; returns the batch's mean loss, still on its device, so that no step waits for a device."""
+    loss = F.cross_entropy(_logits(model, chunk), chunk.labels, reduction="sum") / max(1, len(chunk.labels))
+    torch.autograd.backward(loss)
+    nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach()
+
+
+def _logits(model: LanguageModel, chunk: Chunk) -> Tensor:
+    """(n, vocab_size), at the scored positions alone: the head is the largest map of a small model."""
+    scored = model.hidden(chunk.tokens).flatten(0, 1).index_select(0, chunk.at)  # (B·T, d_model) -> (n, d_model)
+    logits: Tensor = model.head(scored).float()
+    return logits
+
+
+def _training_chunks(task: Task, settings: TrainSettings, seed: int, device: torch.device) -> Iterator[Chunk]:
+    """settings.steps batches; their sequences are drawn in blocks, ahead of need."""
+    for batch in islice(training_batches(task, settings.batch_size, seed), settings.steps):
+        yield from _chunks(batch, settings.batch_size, device)
+
+
+def _chunks(batch: Batch, batch_size: int, device: torch.device) -> Iterator[Chunk]:
+    for first in range(0, len(batch), batch_size):
+        part = batch.rows(slice(first, first + batch_size))
+        labels, slices = part.labels.flatten(), part.slices.flatten()
+        at = (labels != IGNORE).nonzero()[:, 0]  # found on the CPU: on a GPU it would wait
+        yield Chunk(*(tensor.to(device) for tensor in (part.tokens, at, labels[at], slices[at])))
+
+
+def _parameter_groups(model: nn.Module, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+    """Groups by weight decay (matrices only; embeddings and no_decay excepted) and by factor on the learning rate."""
+    exempt = {p for m in model.modules() if isinstance(m, nn.Embedding | Positions) for p in m.parameters()}
+    scale: dict[nn.Parameter, float] = {}
+    for mixer in (m for m in model.modules() if isinstance(m, Mixer)):
+        named = dict(mixer.named_parameters())
+        if unknown := sorted({*mixer.no_decay, *mixer.lr_scale} - named.keys()):
+            raise ValueError(f"{type(mixer).__name__} has no parameter {', '.join(unknown)} to treat apart")
+        exempt |= {named[name] for name in mixer.no_decay}
+        scale |= {named[name]: factor for name, factor in mixer.lr_scale.items()}
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for p in model.parameters():
+        groups.setdefault((p.ndim >= 2 and p not in exempt, scale.get(p, 1.0)), []).append(p)
+    return [
+        {"params": params, "lr": lr * factor, "weight_decay": weight_decay if decays else 0.0}
+        for (decays, factor), params in groups.items()
+    ]
+
+
+def _lr_factor(step: int, settings: TrainSettings) -> float:
+    """Linear warm-up to 1, then a cosine to 0.1 at the last step."""
+    n_warmup = round(settings.warmup * settings.steps)
+    if step < n_warmup:
+        return (step + 1) / n_warmup
+    progress = (step - n_warmup) / max(1, settings.steps - 1 - n_warmup)
+    return 0.55 + 0.45 * math.cos(math.pi * min(1.0, progress))
+
+
+def _reached(accuracy: float | None, settings: TrainSettings) -> bool:
+    return accuracy is not None and settings.stop_at is not None and accuracy >= settings.stop_at
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+@contextmanager
+def _own_random_state(device: str) -> Iterator[None]:
+    """Keep the global random state of the CPU, and of the GPU in use, as it was."""
+    with torch.random.fork_rng(devices=[] if torch.device(device).type == "cpu" else [device]):
+        yield

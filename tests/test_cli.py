@@ -1,0 +1,196 @@
+"""The command line as a person meets it: what it prints, and how it leaves."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from runs import PLUGINS, write_sweep
+
+GRID = '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 12, 16]\nmeasure = ["time", "memory"]\n'
+
+
+def attnbench(*arguments, cwd=None):
+    command = [sys.executable, "-m", "attnbench", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+@pytest.mark.parametrize("command", ["", "run", "report", "check", "variants", "tasks"])
+def test_help_shows_an_example(command):
+    done = attnbench(*command.split(), "--help")
+    assert done.returncode == 0
+    assert f"Example: attnbench {command}" in " ".join(done.stdout.split())
+
+
+def test_variants_and_tasks_are_listed_with_their_sources():
+    variants = json.loads(attnbench("variants", "--json").stdout)
+    assert {"full", "fused", "window", "linear", "lstm"} <= {row["name"] for row in variants["found"]}
+    assert "distance  attnbench.tasks.distance:Distance" in attnbench("tasks").stdout
+
+
+def test_one_variant_is_shown_with_options_claim_and_roles():
+    facts = json.loads(attnbench("variants", "window", "--json").stdout)
+    assert facts["options"]["window"].startswith("integer >= 1")
+    assert set(facts["claim"]) == {"time", "memory"}
+    assert facts["roles"]["causal"] is None
+    assert facts["roles"]["cross"]
+
+
+def test_one_task_is_shown_with_chance_and_floor():
+    facts = json.loads(attnbench("tasks", "distance", "--json").stdout)
+    assert (facts["chance"], facts["floor"]) == (0.125, 0.125)
+    assert facts["min_T"] == 8
+
+
+def test_broken_plugins_are_listed_with_their_reason_and_harm_no_other(tmp_path):
+    (tmp_path / "bad.py").write_text("import no_such_module_at_all\n")
+    (tmp_path / "worse.py").write_text("def f(:\n")
+    (tmp_path / "exits.py").write_text("import sys; sys.exit(3)\n")
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    files = ["bad.py", str(PLUGINS / "good.py"), "worse.py", "exits.py", "empty.py"]
+    done = attnbench("variants", *[word for file in files for word in ("--plugin", file)], cwd=tmp_path)
+    assert done.returncode == 0
+    assert "cosine" in done.stdout
+    broken = [line for line in done.stdout.splitlines() if line.startswith("broken: ")]
+    assert [word for word in ("ModuleNotFoundError", "SyntaxError", "SystemExit", "defines no subclass")] == [
+        next(
+            word for word in ("ModuleNotFoundError", "SyntaxError", "SystemExit", "defines no subclass") if word in line
+        )
+        for line in broken
+    ]
+
+
+def test_sweep_that_does_not_use_a_broken_plugin_runs_and_one_that_does_is_told_why(tmp_path):
+    (tmp_path / "bad.py").write_text("import no_such_module_at_all\n")
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = 8\n')
+    arguments = ("run", sweep, "--plugin", "bad.py")
+    assert attnbench(*arguments, "--out", "run", cwd=tmp_path).returncode == 0
+    done = attnbench(*arguments, "--out", "other", "--set", "variant=mine", cwd=tmp_path)
+    assert done.returncode == 2
+    assert 'unknown variant "mine"' in done.stderr
+    assert "ModuleNotFoundError: No module named 'no_such_module_at_all' (bad.py:1)" in done.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_plugin_may_not_take_a_name_that_is_taken(tmp_path):
+    (tmp_path / "full.py").write_text(
+        "import attnbench\nclass Full(attnbench.Attention):\n    def attend(self, q, k, v, *, key_mask): return v\n"
+    )
+    done = attnbench("variants", "--plugin", "full.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert 'two plugins are named "full"' in done.stderr
+    assert "full.py" in done.stderr
+
+
+def test_run_writes_a_report_and_says_where(tmp_path):
+    done = attnbench("run", write_sweep(tmp_path, GRID), "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["6 of 6 cells ok", f"report: {tmp_path / 'run' / 'report.html'}"]
+    assert "6 cells, 12 visits to make" in done.stderr
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1000
+
+
+def test_report_can_be_made_again_by_itself(tmp_path):
+    attnbench("run", write_sweep(tmp_path, GRID), "--out", tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()
+    assert attnbench("report", tmp_path / "run").returncode == 0
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_failures_are_told_when_they_happen_and_give_exit_status_1(tmp_path):
+    head = f'plugins = ["{PLUGINS / "disasters.py"}"]\n'
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = ["disasters"]\nT = [80, 64, 96]\n', head)
+    done = attnbench("run", sweep, "--out", tmp_path / "run", "--timeout", "20s")
+    assert done.returncode == 1
+    assert done.stdout.startswith("1 of 3 cells ok; ")
+    assert "failed: disasters layer forward T=80" in done.stderr
+    assert "oom: disasters layer forward T=96" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in attnbench("run", sweep, "--out", tmp_path / "again", "--debug").stderr
+    assert attnbench("report", tmp_path / "run").returncode == 0
+
+
+def test_dry_run_shows_every_resolved_cell_and_runs_nothing(tmp_path):
+    done = attnbench("run", write_sweep(tmp_path, GRID), "--dry-run", "--set", "T=[8,20]", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "4 cells; nothing was run" in done.stdout
+    for line in ("role = causal", "threads = 1", "dtype = float32", "baseline = fused"):
+        assert line in done.stdout
+    assert [entry.name for entry in tmp_path.iterdir()] == ["sweep.toml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "missing.toml"], "missing.toml: No such file or directory"),
+        (["run", "."], "Is a directory"),
+        (["run", "sweep.toml", "--plugin", "missing.py"], "missing.py: no such plugin file"),
+        (["run", "sweep.toml", "--set", "T"], "expected KEY=VALUE"),
+        (["run", "sweep.toml", "--set", "varaint=full"], 'did you mean "variant"?'),
+        (["run", "sweep.toml", "--timeout", "soon"], "expected a duration"),
+        (["run", "sweep.toml", "--resume", "--overwrite"], "exclude each other"),
+        (["run", "sweep.toml", "--set", "baseline=lstm"], '"lstm" is not among the variants'),
+        (["report", "nowhere"], "nowhere: no run here"),
+        (["check", "fussed"], 'did you mean "fused"?'),
+        (["check", "missing.py"], "missing.py: no such plugin file"),
+        (["check"], "give a variant's name or a plugin file"),
+        (["check", f"{PLUGINS / 'good.py'}:Cosin"], 'did you mean "Cosine"?'),
+        (["variants", "windw"], 'did you mean "window"?'),
+        (["tasks", "distanse"], 'did you mean "distance"?'),
+    ],
+)
+def test_wrong_request_is_one_clear_line_and_exit_status_2(tmp_path, arguments, message):
+    write_sweep(tmp_path, GRID)
+    done = attnbench(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert message in lines[0]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["sweep.toml"]
+
+
+def test_all_mistakes_of_a_file_are_told_at_once(tmp_path):
+    sweep = write_sweep(
+        tmp_path,
+        '[[grid]]\nvariant = ["full", "performr"]\nt = [8]\nT = [0]\ntask = "distanse"\n'
+        "[options.window]\nwindw = 64\n[options.full]\nwindow = 3\n",
+        'qestion = "?"',
+    )
+    done = attnbench("run", sweep, "--out", tmp_path / "run")
+    assert done.returncode == 2
+    for mistake in ("performr", "grid[0].t", "grid[0].T", "windw", "options.full.window", "qestion", "distanse"):
+        assert mistake in done.stderr
+    assert all(line.startswith(f"error: {sweep}: ") for line in done.stderr.splitlines())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "promise"),
+    [
+        ("leaks_future", "causal_values"),
+        ("mixes_rows", "rows_independent"),
+        ("ignores_key_mask", "key_mask_honoured"),
+        ("wrong_normaliser", "weights_sum_to_one"),
+    ],
+)
+def test_check_names_the_broken_promise_of_a_faulty_plugin(fault, promise):
+    done = attnbench("check", PLUGINS / f"{fault}.py")
+    assert done.returncode == 1
+    assert f"{promise}: broken" in done.stdout
+
+
+def test_check_of_a_good_plugin_and_of_a_builtin_is_green():
+    assert attnbench("check", f"{PLUGINS / 'good.py'}:Cosine").returncode == 0
+    assert attnbench("check", "fused").returncode == 0
+
+
+def test_full_disk_is_told_in_one_line(tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "records.jsonl").symlink_to("/dev/full")
+    (out / "cells.jsonl").write_text("")
+    done = attnbench("run", write_sweep(tmp_path, GRID), "--out", out, "--resume")
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

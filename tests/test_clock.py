@@ -1,0 +1,112 @@
+"""Timing, on clocks and devices that do exactly what they are told."""
+
+import itertools
+
+import pytest
+
+from attnbench.measure.clock import time_call
+from attnbench.settings import TimingSettings
+
+
+class Machine:
+    """A virtual clock, and a device that finishes its work only when it is waited for."""
+
+    def __init__(self, *costs_s, device_s=0.0):
+        self.now_s = self.pending_s = 0.0
+        self.costs_s = itertools.chain(costs_s[:-1], itertools.repeat(costs_s[-1]))
+        self.device_s = device_s
+        self.events = []
+
+    def call(self):
+        self.events.append("call")
+        self.now_s += next(self.costs_s)
+        self.pending_s += self.device_s
+
+    def synchronize(self):
+        self.events.append("synchronize")
+        self.now_s += self.pending_s
+        self.pending_s = 0.0
+
+    def clock(self):
+        self.events.append("clock")
+        return self.now_s
+
+    def time(self, settings, **kwargs):
+        return time_call(self.call, settings, synchronize=self.synchronize, clock=self.clock, **kwargs)
+
+
+NEVER = 1e-12  # a precision that is never reached
+
+
+def test_device_that_finishes_late_is_waited_for():
+    timing = Machine(1e-6, device_s=0.05).time(TimingSettings(warmup_s=0.1, max_s=0.5))
+    assert min(timing.samples_s) >= 0.05
+    assert timing.first_call_s >= 0.05
+
+
+def test_every_look_at_the_clock_has_a_synchronised_device():
+    machine = Machine(2e-3)
+    machine.time(TimingSettings(warmup_s=0.01, max_s=0.02))
+    looks = [i for i, event in enumerate(machine.events) if event == "clock"]
+    assert looks
+    assert all(machine.events[i - 1] == "synchronize" for i in looks)
+
+
+def test_one_slow_sample_moves_neither_the_median_nor_the_count():
+    calls = [1e-3] * 2 + [1e-3] * 9 + [0.1]  # the first call, one warm-up, ten samples
+    timing = Machine(*calls).time(TimingSettings(warmup_s=0.0015, max_s=0.109, precision=NEVER))
+    assert timing.calls == 1
+    assert len(timing.samples_s) == 10
+    assert sorted(timing.samples_s)[4] == pytest.approx(1e-3)
+    assert max(timing.samples_s) == pytest.approx(0.1)
+
+
+def test_first_call_is_a_column_of_its_own_and_in_no_sample():
+    timing = Machine(0.3, 2e-3).time(TimingSettings(warmup_s=0.31, max_s=0.1))
+    assert timing.first_call_s == pytest.approx(0.3)
+    assert timing.warmup_s >= 0.3
+    assert max(timing.samples_s) < 0.01
+
+
+def test_short_calls_are_repeated_until_a_sample_lasts_a_millisecond():
+    timing = Machine(1e-5).time(TimingSettings(warmup_s=1e-4, max_s=0.05, precision=NEVER))
+    assert timing.calls * 1e-5 >= 1e-3
+    assert timing.samples_s == pytest.approx([1e-5] * len(timing.samples_s))
+
+
+def test_sampled_time_is_the_time_of_all_calls():
+    timing = Machine(*([2e-3, 3e-3] * 100)).time(TimingSettings(warmup_s=0.001, max_s=0.02, precision=NEVER))
+    assert timing.sampled_s == pytest.approx(sum(timing.samples_s) * timing.calls)
+    assert timing.sampled_s == pytest.approx(0.02, rel=0.1)
+
+
+def test_record_says_whether_precision_or_the_cap_ended_it():
+    steady = Machine(2e-3).time(TimingSettings(warmup_s=0.01, max_s=1.0))
+    assert steady.stopped_by == "precision"
+    assert len(steady.samples_s) < 500
+    noisy = Machine(*([2e-3, 3e-3] * 1000)).time(TimingSettings(warmup_s=0.01, max_s=1.0, precision=0.001))
+    assert noisy.stopped_by == "cap"
+
+
+def test_no_interval_is_believed_from_fewer_than_six_samples():
+    timing = Machine(2e-3).time(TimingSettings(warmup_s=0.01, max_s=0.008))
+    assert len(timing.samples_s) == 4
+    assert timing.stopped_by == "cap"
+
+
+def test_no_warm_up_and_one_sample_are_allowed_and_flagged():
+    timing = Machine(0.01).time(TimingSettings(warmup_s=0.0, max_s=0.0))
+    assert len(timing.samples_s) == 1
+    assert timing.flags == ["no warm-up beyond the first call", "one sample"]
+
+
+def test_call_near_the_cost_of_an_empty_one_is_flagged_and_positive():
+    timing = Machine(3e-7).time(TimingSettings(warmup_s=0.001, max_s=0.01), resolution_s=2e-7)
+    assert timing.flags == ["at timer resolution"]
+    assert min(timing.samples_s) > 0
+    assert Machine(3e-6).time(TimingSettings(warmup_s=0.001, max_s=0.01), resolution_s=2e-7).flags == []
+
+
+def test_clock_that_stands_still_does_not_keep_us_for_ever():
+    timing = Machine(0.0).time(TimingSettings(warmup_s=0.01, max_s=0.01))
+    assert timing.samples_s

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import mutants
+import pytest
+import torch
+from mutants import BREAKS, Exact, Recurrent
+
+import attnbench
+from attnbench import promises
+from attnbench.conformance import ROLES, NonConformant, certify, check_variant
+from attnbench.registry import file_sources, load
+from attnbench.subject import PRECISIONS, BrokenError, NotApplicableError, Subject, describe_crash
+
+SUPPORTED = [(Exact, role) for role in ROLES] + [(Recurrent, "causal"), (Recurrent, "bidirectional")]
+BUILT_IN = {p.name: p for p in distribution("attnbench").entry_points if p.group == "attnbench.variants"}
+PLUGINS = {  # file, the promise that its fault is named after, the role
+    "leaks_future": ("causal_values", "causal"),
+    "mixes_rows": ("rows_independent", "cross"),
+    "ignores_key_mask": ("key_mask_honoured", "bidirectional"),
+    "wrong_normaliser": ("weights_sum_to_one", "causal"),
+}
+
+
+def plugin(stem):
+    (source,) = file_sources(Path(__file__).parent / "plugins" / f"{stem}.py")
+    return load(source)
+
+
+def broken_names(certificate):
+    return {result.name for result in certificate.broken}
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+@pytest.mark.parametrize(("cls", "role"), SUPPORTED)
+def test_a_correct_mixer_keeps_every_promise_in_every_dtype(cls, role, dtype):
+    certificate = certify(cls, roles=[role], dtype=dtype)
+    assert certificate.ok, certificate.verdict()
+    assert [result.name for result in certificate.results] == [promise.__name__ for promise in promises.PROMISES]
+    assert {result.status for result in certificate.results} <= {"kept", "not applicable"}
+
+
+@pytest.mark.parametrize(("cls", "role"), SUPPORTED)
+def test_only_promises_that_cannot_concern_a_correct_mixer_are_not_applicable(cls, role):
+    expected = set()
+    if role != "causal":
+        expected |= {"causal_values", "causal_gradients", "aligned_bottom_right"}
+    if role == "bidirectional":
+        expected |= {"decoding"}
+    if cls is Recurrent:
+        expected |= {"weights_sum_to_one", "aligned_bottom_right"}
+    results = certify(cls, roles=[role]).results
+    assert {result.name for result in results if result.status == "not applicable"} == expected
+
+
+@pytest.mark.parametrize("options", [{"n_kv_heads": 1}, {"d_k": 3, "d_v": 6}])
+def test_free_head_widths_and_grouped_keys_keep_every_promise(options):
+    check_variant(Exact, options=options)
+
+
+def test_other_widths_keep_every_promise():
+    check_variant(Exact, n_heads=3, d_head=5)
+    check_variant(Recurrent, roles=["causal"], n_heads=1, d_head=1)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_built_in_variant_keeps_every_promise(name, dtype):
+    check_variant(BUILT_IN[name].load(), dtype=dtype)
+
+
+@pytest.mark.parametrize(("cls", "role", "names"), BREAKS)
+def test_a_faulty_mixer_breaks_the_promises_that_its_fault_concerns_and_no_other(cls, role, names):
+    assert broken_names(certify(cls, roles=[role])) == names
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_leaks_mixing_and_ignored_masks_are_seen_in_every_dtype(dtype):
+    assert "causal_values" in broken_names(certify(mutants.AddsBlockMean, roles=["causal"], dtype=dtype))
+    assert "causal_gradients" in broken_names(certify(mutants.SeesFutureByGradient, roles=["causal"], dtype=dtype))
+    assert "rows_independent" in broken_names(certify(mutants.MixesRows, roles=["cross"], dtype=dtype))
+    assert "key_mask_honoured" in broken_names(certify(mutants.IgnoresKeyMask, roles=["cross"], dtype=dtype))
+
+
+@pytest.mark.parametrize("multiple", [3, 5, 64, 128])
+def test_a_variant_that_takes_few_lengths_is_held_to_its_promises_at_those(multiple):
+    def restricted(base):
+        def unsupported(cls, spec, use, **options):
+            reason = super(made, cls).unsupported(spec, use, **options)
+            return reason or (f"T must be a multiple of {multiple}" if use.T % multiple else None)
+
+        made = type("Restricted", (base,), {"unsupported": classmethod(unsupported)})
+        return made
+
+    good, leaky = (certify(restricted(base), roles=["causal"]) for base in (Exact, mutants.SeesFutureByGradient))
+    assert good.ok, good.verdict()
+    assert broken_names(leaky) == {"causal_gradients"}
+    kept = {result.name for result in good.results if result.status == "kept"}
+    assert kept >= {"shape", "finite", "causal_values", "causal_gradients", "rows_independent"}
+
+
+def test_every_promise_has_a_mutant_and_every_mutant_is_tried():
+    assert set().union(*(names for *_, names in BREAKS)) == {promise.__name__ for promise in promises.PROMISES}
+    tried = {cls for cls, *_ in BREAKS} | {Exact, Recurrent}
+    untried = {cls for _, cls in inspect.getmembers(mutants, inspect.isclass) if cls.__module__ == "mutants"} - tried
+    cannot_run = {"RaisesInConstructor", "RaisesInForward", "RaisesInUnsupported", "ServesNobody"}
+    assert {cls.__name__ for cls in untried} == cannot_run
+
+
+def test_a_promise_can_be_tried_by_itself():
+    promises.any_length(Subject(Exact, {}, "bidirectional"))
+    with pytest.raises(NotApplicableError, match="not causal"):
+        promises.causal_values(Subject(Exact, {}, "bidirectional"))
+    with pytest.raises(NotApplicableError, match="no cross role"):
+        promises.finite(Subject(Recurrent, {}, "cross"))
+    with pytest.raises(BrokenError, match="a row alone differs"):
+        promises.rows_independent(Subject(mutants.MixesRows, {}, "bidirectional"))
+
+
+@pytest.mark.parametrize("stem", PLUGINS)
+def test_a_faulty_plugin_file_is_caught_by_the_name_of_its_fault(stem):
+    promise, role = PLUGINS[stem]
+    with pytest.raises(NonConformant) as caught:
+        attnbench.check_variant(plugin(stem), roles=[role])
+    assert promise in broken_names(caught.value.certificate)
+    assert f"[{role}] {promise}: broken" in str(caught.value)
+
+
+def test_the_good_plugin_file_keeps_every_promise_in_every_role():
+    certificate = attnbench.check_variant(plugin("good"))
+    assert {result.role for result in certificate.results if result.status == "kept"} == set(ROLES)
+    assert certificate.variant == "cosine"
+
+
+@pytest.mark.parametrize("stem", ["good", *PLUGINS])
+def test_the_class_of_a_plugin_file_is_short(stem):
+    assert len(inspect.getsource(plugin(stem).attend).splitlines()) < 25
+
+
+def test_a_leak_is_reported_with_its_role_input_options_error_and_tolerance():
+    certificate = certify(plugin("leaks_future"), options={"block": 3}, roles=["causal"])
+    (result,) = (result for result in certificate.broken if result.name == "causal_values")
+    assert result.role == "causal"
+    for part in ("x (1, 2, 8)", "float64", "block = 3", "t = 1", "max abs difference", "tolerance 1e-09"):
+        assert part in result.detail
+
+
+def test_a_crash_is_reported_with_its_type_message_and_line_of_the_plugin():
+    (result,) = (r for r in certify(mutants.CrashesAtOne, roles=["bidirectional"]).broken if r.name == "any_length")
+    line = 1 + inspect.getsource(mutants).splitlines().index('            raise IndexError("no second position")')
+    assert result.detail == f"x (2, 1, 8), float64: IndexError: no second position (mutants.py:{line})"
+
+
+def test_a_crash_inside_torch_is_traced_to_the_line_that_called_it():
+    try:
+        Exact(attnbench.Spec(8, 2, 16))(torch.zeros(1, 3, 7))
+    except RuntimeError as error:
+        described = describe_crash(error)
+    assert "test_conformance.py" in described  # the innermost frame outside attnbench and torch
+
+
+@pytest.mark.parametrize("cls", [mutants.RaisesInConstructor, mutants.RaisesInForward])
+def test_a_mixer_that_cannot_run_is_an_error_and_nothing_else_is_tried(cls):
+    certificate = certify(cls)
+    assert [(r.name, r.role, r.status) for r in certificate.results] == [("shape", role, "error") for role in ROLES]
+    assert all("no such luck (mutants.py:" in result.detail for result in certificate.broken)
+
+
+def test_a_misspelt_option_is_an_error_that_names_it():
+    (result,) = certify(Exact, options={"n_kv_head": 1}, roles=["causal"]).results
+    assert result.status == "error"
+    assert "n_kv_head" in result.detail
+
+
+def test_a_capability_that_raises_is_an_error():
+    (result,) = certify(mutants.RaisesInUnsupported, roles=["cross"]).results
+    assert (result.status, "KeyError" in result.detail) == ("error", True)
+
+
+def test_a_refused_role_is_not_applicable_with_its_reason():
+    certificate = check_variant(Recurrent)
+    (cross,) = (result for result in certificate.results if result.role == "cross")
+    assert (cross.status, cross.detail) == ("not applicable", "no cross role")
+
+
+@pytest.mark.parametrize(("cls", "roles"), [(mutants.ServesNobody, None), (Recurrent, ["cross"]), (Exact, [])])
+def test_a_variant_that_serves_no_role_is_red(cls, roles):
+    assert not certify(cls, roles=roles).broken
+    with pytest.raises(NonConformant, match="serves none of the roles"):
+        check_variant(cls, roles=roles)
+
+
+def test_the_exception_lists_every_broken_promise_and_carries_the_certificate():
+    with pytest.raises(NonConformant) as caught:
+        check_variant(mutants.MixesRows)
+    certificate = caught.value.certificate
+    assert len(certificate.broken) > 3
+    assert isinstance(caught.value, AssertionError)
+    assert str(caught.value).splitlines()[1:] == [line for line in certificate.lines() if ": broken: " in line]
+
+
+@pytest.mark.parametrize("thing", [3, torch.nn.Linear, "full", Exact(attnbench.Spec(8, 2, 16))])
+def test_anything_but_a_mixer_class_is_a_type_error_in_one_line(thing):
+    with pytest.raises(TypeError, match="expected a subclass of attnbench"):
+        check_variant(thing)
+
+
+def test_unknown_roles_and_dtypes_are_named():
+    with pytest.raises(ValueError, match="'sideways'"):
+        certify(Exact, roles=["causal", "sideways"])
+    with pytest.raises(ValueError, match="'float8'"):
+        certify(Exact, dtype="float8")
+
+
+def test_a_certificate_is_plain_data_and_one_line_per_result():
+    certificate = certify(mutants.AddsBlockMean, options={"d_v": 3}, roles=["causal", "cross"])
+    data = json.loads(json.dumps(dataclasses.asdict(certificate)))
+    assert data["variant"] == "adds_block_mean"
+    assert data["options"] == {"d_v": 3}
+    assert len(data["results"]) == len(certificate.lines())
+    assert all("\n" not in line for line in certificate.lines())
+
+
+def test_the_callers_random_numbers_and_gradient_mode_are_left_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        assert certify(mutants.DropsOutInEval, roles=["bidirectional"]).broken
+        assert certify(Exact, roles=["bidirectional"]).ok  # although the caller has gradients switched off
+        assert not torch.is_grad_enabled()
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_certificate_is_the_same_every_time():
+    assert certify(mutants.DropsOutInEval, roles=["causal"]) == certify(mutants.DropsOutInEval, roles=["causal"])
+
+
+def test_a_stranger_can_check_a_class_from_a_script():
+    script = """
+from attnbench import Mixer, check_variant
+try:
+    check_variant(Mixer)
+except AssertionError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "mixer [causal] shape: error" in done.stdout
+    assert "NotImplementedError: Mixer must define forward" in done.stdout

@@ -1,0 +1,141 @@
+"""Operations of a cell: against torch's counter where it counts, against hand-made sums where it does not."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnbench.cells import Cell
+from attnbench.execute.build import MODEL_VOCAB, build_module, build_subject
+from attnbench.measure.cost import cost
+from attnbench.mixer import Attention, Flops, Mixer, visible_pairs
+
+
+class Dense(Attention):
+    """Scores by matrix products that torch's counter sees."""
+
+    def attend(self, q, k, v, *extra, key_mask=None):
+        scores = q @ k.transpose(-1, -2)
+        if self.spec.role == "causal":
+            scores = scores.masked_fill(scores.new_ones(scores.shape[-2:]).triu(1).bool(), -1e9)
+        return scores.softmax(-1) @ v
+
+    def flops(self, T, S):
+        visible = self.pair_flops(visible_pairs(T, S, self.spec.role))
+        return Flops(visible, self.projection_flops(T, S), core_executed=self.pair_flops(T * S))
+
+
+class Untold(Mixer):
+    def forward(self, x, *, context=None, key_mask=None):
+        return x
+
+
+def cell(**changes):
+    fields = {
+        "variant": "dense",
+        "options": {},
+        "role": "causal",
+        "level": "layer",
+        "phase": "forward",
+        "T": 12,
+        "S": 12,
+        "B": 3,
+        "d_model": 8,
+        "n_heads": 2,
+        "max_T": 12,
+        "n_layers": None,
+        "d_ff": None,
+        "embedding_std": None,
+        "positions": None,
+        "dtype": "float32",
+        "device": "cpu",
+        "threads": 1,
+        "task": None,
+        "task_options": None,
+        "seed": 0,
+        "measures": ("time",),
+    }
+    return Cell(**fields | changes)
+
+
+LEVELS = {
+    "core": {"level": "core"},
+    "layer": {"level": "layer"},
+    "block": {"level": "block", "d_ff": 32},
+    "no feed-forward": {"level": "block", "d_ff": 0},
+    "model": {"level": "model", "d_ff": 32, "n_layers": 3, "positions": "learned", "embedding_std": 0.02},
+    "cross": {"level": "layer", "role": "cross", "S": 7},
+}
+
+
+def sizes(asked):
+    return {
+        "level": asked.level,
+        "phase": asked.phase,
+        "T": asked.T,
+        "S": asked.S,
+        "B": asked.B,
+        "n_layers": asked.n_layers or 1,
+        "d_ff": asked.d_ff or 0,
+        "vocab_size": MODEL_VOCAB,
+    }
+
+
+@pytest.mark.parametrize("phase", ["forward", "forward_backward"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_executed_operations_equal_torchs_count(level, phase):
+    asked = cell(phase=phase, **LEVELS[level])
+    subject = build_subject(asked, build_module(asked, Dense))
+    with FlopCounterMode(display=False) as counter:  # it follows modules, which autograd.grad does not let it
+        y = subject.forward()
+        if phase == "forward_backward":
+            y.backward(torch.ones_like(y))
+    known = cost(subject.mixer, **sizes(asked))
+    assert known is not None
+    assert known.executed == counter.get_total_flops()
+
+
+def test_causal_mask_halves_the_visible_core_and_nothing_else():
+    T, d_model = 64, 8
+    asked = cell(T=T, S=T, B=1, max_T=T)
+    mixer = build_subject(asked, build_module(asked, Dense)).mixer
+    known = cost(mixer, **sizes(asked))
+    assert known is not None
+    assert known.flops == 8 * T * d_model**2 + 2 * T * (T + 1) * d_model
+    assert known.executed == 8 * T * d_model**2 + 4 * T**2 * d_model
+
+
+def test_recomputation_in_the_backward_pass_is_executed_and_not_visible():
+    class Recomputing(Dense):
+        def flops(self, T, S):
+            return Flops(100.0, 10.0, core_executed=200.0, backward=2.5)
+
+    asked = cell(phase="forward_backward", B=1)
+    known = cost(build_subject(asked, build_module(asked, Recomputing)).mixer, **sizes(asked))
+    assert known is not None
+    assert (known.flops, known.executed) == (330.0, 200 * 3.5 + 30)
+
+
+def test_without_a_formula_the_cost_is_not_available():
+    asked = cell()
+    assert cost(build_subject(asked, build_module(asked, Untold)).mixer, **sizes(asked)) is None
+
+
+def test_gradients_of_a_call_are_returned_and_never_pile_up():
+    asked = cell(phase="forward_backward")
+    subject = build_subject(asked, build_module(asked, Dense))
+    call = subject.call("forward_backward")
+    first, second = call(), call()
+    for a, b in zip(first, second, strict=True):
+        torch.testing.assert_close(a, b)
+    assert all(parameter.grad is None for parameter in subject.module.parameters())
+
+
+def test_core_has_ready_inputs_and_no_parameters():
+    subject = build_subject(cell(level="core"), build_module(cell(level="core"), Dense))
+    assert subject.n_params == 0
+    assert [tuple(x.shape) for x in subject.inputs] == [(3, 2, 12, 4)] * 3
+
+
+def test_core_of_a_mixer_without_keys_is_refused():
+    with pytest.raises(TypeError, match="no queries and keys"):
+        build_subject(cell(level="core"), build_module(cell(level="core"), Untold))

@@ -1,0 +1,255 @@
+"""Whole runs: every requested cell gets one status of its own, and nothing measured is ever lost."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from runs import PLUGINS, write_sweep
+
+import attnbench
+from attnbench.errors import RequestError
+from attnbench.execute import runner
+from attnbench.records import read_lines
+from attnbench.registry import variant_name
+
+TWO_BY_TWO = '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 12]\nmeasure = ["time", "memory"]\n'
+
+
+def records(folder):
+    return read_lines(folder / "records.jsonl")[0]
+
+
+class Recorder(runner.Quiet):
+    def __init__(self):
+        self.seen = []
+
+    def ended(self, cell, record, expected_s, detail):
+        self.seen.append((cell, record, expected_s))
+
+
+def test_every_cell_is_measured_and_reads_back_what_was_in_force(tmp_path):
+    made = attnbench.run(write_sweep(tmp_path, TWO_BY_TWO), out=tmp_path / "run")
+    frame = made.frame
+    assert made.counts == {"ok": 4}
+    assert made.as_asked
+    assert (frame["time_s"] > 0).all()
+    assert (frame["peak_bytes"] > 0).all()
+    assert (frame["n_params"] == 4 * 8 * 8).all()
+    assert (frame["param_bytes"] == 4 * 4 * 8 * 8).all()
+    assert (frame["threads"] == 1).all()
+    assert set(frame["device"]) == {"cpu"}
+    assert set(frame[frame["variant"] == "fused"]["backend"]) <= {"flash", "math"}
+    assert json.loads(frame["options"].iloc[0])["n_kv_heads"] == 2
+
+
+def test_run_folder_holds_the_request_and_no_name_of_the_machine(tmp_path):
+    sweep = write_sweep(tmp_path, TWO_BY_TWO)
+    made = attnbench.run(sweep, out=tmp_path / "run")
+    assert (made.path / "sweep.toml").read_text() == sweep.read_text()
+    assert len((made.path / "cells.jsonl").read_text().splitlines()) == 4
+    written = "".join(file.read_text() for file in made.path.iterdir() if file.suffix in (".json", ".jsonl"))
+    assert str(tmp_path) not in written
+    assert os.uname().nodename not in written
+
+
+def test_calamities_stay_in_their_own_cells(tmp_path):
+    head = f'timeout = "4s"\nmemory_limit = "1GiB"\nplugins = ["{PLUGINS / "disasters.py"}"]'
+    sweep = write_sweep(
+        tmp_path, '[[grid]]\nvariant = ["disasters", "full"]\nT = [80, 96, 192, 384, 768, 1536, 64]\n', head
+    )
+    made = attnbench.run(sweep, out=tmp_path / "run")
+    frame = made.frame
+    bad = frame[frame["variant"] == "disasters"].set_index("T")["status"].to_dict()
+    assert bad == {
+        80: "failed",
+        96: "oom",
+        192: "oom",
+        384: "killed",
+        768: "timeout",
+        1536: "nonconformant",
+        64: "ok",
+    }
+    assert set(frame[frame["variant"] == "full"]["status"]) == {"ok"}
+    assert not made.as_asked
+    reasons = frame.set_index("T")["reason"].dropna().to_dict()
+    assert reasons[384] == "killed (signal 9, perhaps out of memory)"
+    assert reasons[80].startswith("KeyError: 'nothing is well at this length' (disasters.py:")
+
+
+@pytest.mark.parametrize("fault", ["leaks_future", "mixes_rows", "ignores_key_mask", "wrong_normaliser"])
+def test_a_faulty_variant_gets_no_numbers(tmp_path, fault):
+    head = f'plugins = ["{PLUGINS / f"{fault}.py"}"]'
+    (name,) = re.findall(r"^class (\w+)", (PLUGINS / f"{fault}.py").read_text(), re.MULTILINE)
+    name = variant_name(type(name, (), {}))
+    sweep = write_sweep(tmp_path, f'[[grid]]\nvariant = ["{name}", "full"]\nT = [8, 24]\n', head)
+    frame = attnbench.run(sweep, out=tmp_path / "run").frame
+    assert set(frame[frame["variant"] == name]["status"]) == {"nonconformant"}
+    assert frame[frame["variant"] == name]["time_s"].isna().all()
+    assert set(frame[frame["variant"] == "full"]["status"]) == {"ok"}
+
+
+def test_what_cannot_be_is_unsupported_with_a_reason_and_as_asked(tmp_path):
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = ["lstm", "full"]\nT = 8\nlevel = ["core", "layer"]\n')
+    made = attnbench.run(sweep, out=tmp_path / "run")
+    frame = made.frame.set_index(["variant", "level"])
+    assert frame.loc[("lstm", "core"), "status"] == "unsupported"
+    assert "queries and keys" in frame.loc[("lstm", "core"), "reason"]
+    assert made.counts == {"ok": 3, "unsupported": 1}
+    assert made.as_asked
+
+
+def test_resume_makes_each_visit_once_and_a_bigger_sweep_only_what_is_new(tmp_path):
+    grid = '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 12]\nseed = [0, 1]\n'
+    sweep, run = write_sweep(tmp_path, grid), tmp_path / "run"
+    attnbench.run(sweep, out=run)
+    whole = records(run)
+    assert len(whole) == 8
+    lines = (run / "records.jsonl").read_text().splitlines(keepends=True)
+    (run / "records.jsonl").write_text("".join(lines[:3]))
+    assert dict(attnbench.read(run)["status"].value_counts()) == {"ok": 3, "pending": 5}
+    attnbench.run(sweep, out=run, resume=True)
+    assert len(records(run)) == 8
+    attnbench.run(sweep, out=run, resume=True)
+    assert len(records(run)) == 8
+    wider = write_sweep(tmp_path, '[[grid]]\nseed = [0, 1]\nT = [8.0, 12, 16]\nvariant = ["full", "fused"]\n')
+    made = attnbench.run(wider, out=run, resume=True)
+    assert len(records(run)) == 12
+    assert len({(r["cell"], r["measure"]) for r in records(run)}) == 12
+    assert made.counts == {"ok": 12}
+
+
+def test_several_visits_give_one_row_with_all_samples(tmp_path):
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = [8, 12]\n')
+    sweep.write_text(sweep.read_text().replace("[timing]", "[timing]\nvisits = 3"))
+    frame = attnbench.run(sweep, out=tmp_path / "run").frame
+    assert list(frame["visits"]) == [3, 3]
+    per_visit = [len(r["samples_s"]) for r in records(tmp_path / "run") if r["cell"] == frame["cell"][0]]
+    assert len(frame["samples_s"][0]) == sum(per_visit)
+    cells = [r["cell"] for r in records(tmp_path / "run")]
+    assert [len(set(cells[i : i + 2])) for i in (0, 2, 4)] == [2, 2, 2]  # round after round
+
+
+def test_folder_of_another_sweep_is_refused_and_left_as_it_was(tmp_path):
+    attnbench.run(write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = 8\n'), out=tmp_path / "run")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
+    other = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = 12\n')
+    with pytest.raises(RequestError, match="another sweep already; say --resume or --overwrite"):
+        attnbench.run(other, out=tmp_path / "run")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == before
+    assert list(attnbench.run(other, out=tmp_path / "run", overwrite=True).frame["T"]) == [12]
+    assert len(records(tmp_path / "run")) == 1
+
+
+def test_folder_with_somebodys_files_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("years of work")
+    with pytest.raises(RequestError, match="holds no run; choose another folder"):
+        attnbench.run(write_sweep(tmp_path, TWO_BY_TWO), out=tmp_path / "run", overwrite=True)
+
+
+def test_two_runs_never_write_to_one_folder(tmp_path):
+    from filelock import FileLock
+
+    (tmp_path / "run").mkdir()
+    with FileLock(tmp_path / "run" / ".lock"), pytest.raises(RequestError, match="another run is writing"):
+        attnbench.run(write_sweep(tmp_path, TWO_BY_TWO), out=tmp_path / "run")
+
+
+def test_runs_that_start_together_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runner.time, "strftime", lambda _: "20260101-000000")
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = 8\n')
+    assert [attnbench.run(sweep).path.name for _ in range(2)] == ["sweep-20260101-000000", "sweep-20260101-000000-2"]
+
+
+def test_order_of_cells_does_not_move_a_peak(tmp_path):
+    peaks = []
+    for i, T in enumerate(("[256, 16]", "[16, 256]")):
+        sweep = write_sweep(tmp_path, f'[[grid]]\nvariant = "full"\nmeasure = "memory"\nT = {T}\n')
+        frame = attnbench.run(sweep, out=tmp_path / f"run{i}").frame
+        peaks.append(frame.set_index("T")["peak_bytes"].to_dict())
+    assert peaks[0] == peaks[1]
+
+
+def test_constructor_and_forward_have_peaks_of_their_own(tmp_path):
+    head = f'plugins = ["{PLUGINS / "hungry.py"}"]'
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "hungry"\nmeasure = "memory"\nT = 8\n', head)
+    row = attnbench.run(sweep, out=tmp_path / "run").frame.iloc[0]
+    assert row["status"] == "ok", row["reason"]
+    assert row["build_peak_bytes"] == pytest.approx(256 * 2**20, rel=0.01)
+    assert row["peak_bytes"] == pytest.approx(16 * 2**20, rel=0.01)
+
+
+def test_memory_of_a_failed_cell_is_gone_before_the_next(tmp_path):
+    head = f'plugins = ["{PLUGINS / "hungry.py"}"]'
+    grid = '[[grid]]\nvariant = [{name = "hungry", fail_at = 8}, "full"]\nmeasure = "memory"\nT = [8, 12]\n'
+    frame = attnbench.run(write_sweep(tmp_path, grid, head), out=tmp_path / "run", workers=1).frame
+    assert sorted(frame["status"]) == ["ok", "ok", "ok", "oom"]
+    alone = attnbench.run(
+        write_sweep(tmp_path, '[[grid]]\nvariant="full"\nmeasure="memory"\nT=[8, 12]\n'), out=tmp_path / "b"
+    )
+    full = frame[frame["variant"] == "full"]
+    assert list(full["peak_bytes"]) == list(alone.frame["peak_bytes"])
+    assert full["rss_peak_bytes"].to_numpy() == pytest.approx(alone.frame["rss_peak_bytes"].to_numpy(), abs=50 * 2**20)
+
+
+def test_accuracy_cell_is_trained_and_scored(tmp_path):
+    grid = '[[grid]]\nmeasure = "accuracy"\nvariant = ["full", "lstm"]\ntask = "distance"\nT = 16\n'
+    sweep = write_sweep(tmp_path, grid + "[train]\nsteps = 5\nlr = [1e-2]\nn_test = 64\nn_validation = 32\n")
+    frame = attnbench.run(sweep, out=tmp_path / "run").frame
+    assert list(frame["status"]) == ["ok", "ok"], list(frame["reason"])
+    assert frame["accuracy"].between(0, 1).all()
+    assert list(frame["chance"]) == [1 / 8] * 2
+    assert list(frame["positions"]) == ["learned", "none"]
+    assert frame["fingerprint"].nunique() == 1
+    assert sum(part["n"] for part in frame["slices"][0].values()) == 64 * 4
+
+
+def test_listener_hears_of_every_visit_and_what_it_was_expected_to_take(tmp_path):
+    recorder = Recorder()
+    attnbench.run(write_sweep(tmp_path, TWO_BY_TWO), out=tmp_path / "run", listener=recorder)
+    assert len(recorder.seen) == 8
+    assert all(expected_s > 0 for _, _, expected_s in recorder.seen)
+
+
+def test_run_killed_in_the_middle_is_finished_by_resume(tmp_path):
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 9, 10, 11]\nseed = [0, 1, 2]\n')
+    command = [sys.executable, "-m", "attnbench", "run", str(sweep), "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    file = tmp_path / "run" / "records.jsonl"
+    while not (file.exists() and file.read_text().count("\n") >= 5):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    n_before = len(records(tmp_path / "run"))
+    assert 5 <= n_before < 24
+    finished = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=True)
+    assert "24 of 24 cells ok" in finished.stdout
+    made = records(tmp_path / "run")
+    assert len(made) == len({r["cell"] for r in made}) == 24
+
+
+def test_interrupted_run_says_how_to_go_on_and_leaves_no_process(tmp_path):
+    head = f'plugins = ["{PLUGINS / "disasters.py"}"]'
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "disasters"\nT = [64, 768]\n', head)
+    command = [sys.executable, "-m", "attnbench", "run", str(sweep), "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "run" / "records.jsonl").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.3)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == "error: interrupted; the same command with --resume goes on from here"
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert alive == []
+    assert len(records(tmp_path / "run")) == 1

@@ -1,0 +1,209 @@
+"""Tables: every requested cell with its value or its status, and files that hold what the page shows."""
+
+import csv
+import io
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pandas import DataFrame, read_csv
+
+from attnbench.records import STATUSES
+from attnbench.report import words
+from attnbench.report.tables import denominator, problems, summary, tables
+from attnbench.report.writers import Table, latex, markdown, write
+from frames import costs, failed, frame, run_frame, scores, timed
+
+
+@pytest.fixture(scope="module")
+def made():
+    return {table.name: table for table in tables(run_frame(), "fused")}
+
+
+def row(table, **wanted):
+    """The one row of a table's text with these values."""
+    shown = table.shown
+    for name, value in wanted.items():
+        shown = shown[shown[name] == value]
+    assert len(shown) == 1
+    return shown.iloc[0]
+
+
+def of(rows, name, baseline="fused"):
+    return {table.name: table for table in tables(frame(rows), baseline)}[name]
+
+
+@given(statuses=st.lists(st.sampled_from([*STATUSES, "a_new_one", None]), max_size=20))
+def test_counts_add_up_to_the_requested_cells(statuses):
+    whole = frame(failed("a", i + 1, 8, status) for i, status in enumerate(statuses))
+    counts = summary(whole)
+    assert counts["cells"].sum() == len(statuses)
+    assert len(problems(whole)) == len(statuses) - statuses.count("ok")
+    assert denominator(whole) == f"{statuses.count('ok')} of {len(statuses)} cells"
+
+
+def test_a_cell_without_a_value_shows_its_status(made):
+    assert row(made["time"], variant="full", d_model=128)[2048] == "timeout"
+    assert row(made["memory"], variant="fused", d_model=256)[2048] == "oom"
+    assert made["time"].note == "5 of 90 cells missing: oom 2, timeout 2, killed 1"
+
+
+def test_no_entry_of_any_table_is_blank(made):
+    for table in made.values():
+        assert all(cell.strip() and cell not in ("nan", "None") for line in table.rows for cell in line), table.name
+
+
+def test_rows_with_missing_options_and_failed_sizes_stay():
+    rows = [timed("full", 128, 8, 1e-3), failed("full", 256, 8, "failed")]
+    rows += [timed("window", 128, 8, 2e-3, options='{"window": 16}', seed=seed) for seed in (0, 1)]
+    rows += [failed("window", 256, 8, "failed", seed=seed) for seed in (0, 1)]
+    shown = of(rows, "time").shown
+    assert shown.values.tolist() == [
+        [8, "full", "1.00 ms [0.980, 1.02]", "failed"],
+        [8, "window", "2.00 ms [1.96, 2.04]", "failed"],
+    ]
+
+
+def test_a_point_that_nobody_asked_for_is_told_from_a_failed_one():
+    rows = [timed("a", 64, 8, 1), timed("a", 128, 8, 1), failed("b", 64, 8, "oom")]
+    assert of(rows, "time").shown.values.tolist()[1] == [8, "b", "oom", "–"]
+
+
+@pytest.mark.parametrize(("name", "n"), [("threads", 2), ("B", 3), ("phase", 2), ("dtype", 2)])
+def test_different_settings_have_tables_of_their_own(name, n):
+    rows = [timed("a", 64, 8, 1 + i) | {name: i + 1} for i in range(n)]
+    times = [table for table in tables(frame(rows), "a") if table.name.startswith("time")]
+    assert [table.shown[64].iloc[0][:6] for table in times] == [f"{i + 1}.00 s" for i in range(n)]
+    assert len({table.title for table in times}) == n
+
+
+def test_file_names_are_legal_everywhere():
+    rows = [timed("a", 64, 8, 1, device=device) for device in ("cuda:0", "cpu", "a/b\\c<>?*|")]
+    names = [table.name for table in tables(frame(rows), "a")]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in names)
+    assert len(set(names)) == len(names)
+
+
+def test_accuracy_shows_seeds_chance_and_floor(made):
+    entry = row(made["accuracy"], variant="fused", d_model=64)[128]
+    assert re.fullmatch(r"0\.9\d\d \[0\.9\d\d, (0\.9\d\d|1\.000)\]", entry)
+    assert row(made["accuracy"], variant="lstm", d_model=64)[128].endswith("(2 of 3 seeds)")
+    assert row(made["accuracy"], variant="floor", d_model=64)[128] == "0.125"
+    assert row(made["accuracy"], variant="chance", d_model=64)[128] == "0.083"
+
+
+def test_one_seed_has_no_interval():
+    shown = of(scores(["fused"], sizes=[32], widths=[32], seeds=[0]), "accuracy").shown
+    assert re.fullmatch(r"0\.\d{3}|1\.000", shown[32].iloc[0])
+
+
+def test_accuracy_by_gap_ends_in_the_reach(made):
+    shown = made["gaps_accuracy"].shown
+    assert list(shown.columns) == ["d_model", "T", "variant", "4", "8", "16", "32", "64", "reach"]
+    assert row(made["gaps_accuracy"], variant="window", d_model=64, T=128)["reach"] == "16"
+    assert row(made["gaps_accuracy"], variant="fused", d_model=64, T=128)["reach"] == "64"
+    assert row(made["gaps_accuracy"], variant="fused", d_model=64, T=64)["64"] == "–"
+
+
+def test_a_cell_without_slices_shows_its_status_in_the_reach():
+    rows = scores(["fused", "lstm"], sizes=[32], widths=[32], seeds=[0])
+    rows[1] |= {"accuracy": None, "slices": {}, "status": "diverged"}
+    assert of(rows, "gaps_accuracy").shown.values.tolist()[1][3:] == ["–", "–", "–", "diverged"]
+
+
+def test_an_empty_slice_is_left_out():
+    rows = scores(["fused"], sizes=[64], widths=[32], seeds=[0])
+    rows[0]["slices"]["8"] = {"accuracy": None, "n": 0}
+    assert "8" not in of(rows, "gaps_accuracy").shown
+
+
+def test_crossovers_are_sentences():
+    T = (64, 128, 256, 512)
+    rows = [timed("full", t, 64, 1e-8 * t**2 * 64) for t in T]
+    rows += [timed("linear", t, 64, 1e-8 * t * 64 * 256) for t in T]
+    rows += [timed("slow", t, 64, 1e-7 * t**2 * 64) for t in T]
+    rows += [timed("once", 64, 64, 1)]
+    assert of(rows, "crossovers_time", "full").shown.set_index("variant")["d = 64"].to_dict() == {
+        "linear": "faster from T ≈ 256 [246, 266]",
+        "slow": "no crossover in the measured range (slower, T = 64 to 512)",
+        "once": "not enough sizes",
+    }
+
+
+def test_an_open_interval_says_so():
+    rows = [timed("a", T, 8, 1, spread=0.3) for T in (64, 128)] + [timed("b", 64, 8, 1.1), timed("b", 128, 8, 0.9)]
+    assert of(rows, "crossovers_time", "a").shown["d = 8"].iloc[0] == "faster from T ≈ 89 […, …]"
+
+
+def test_slopes_need_three_sizes_and_count_what_was_dropped():
+    rows = [timed("a", T, 8, 1e-6 * T**2) for T in (64, 128, 256)] + [timed("b", T, 8, 1) for T in (64, 128)]
+    rows += [failed("b", 256, 8, "oom")]
+    assert of(rows, "slopes_time").shown.values.tolist() == [
+        [8, "a", "2.00", "2.00", "2.00", "1.000", "–"],
+        [8, "b", "–", "–", "–", "–", "not enough sizes; 1 without value"],
+    ]
+
+
+def test_a_missing_formula_is_not_available(made):
+    cost = made["cost"].shown
+    assert set(cost.loc[(cost["variant"] == "lstm") & (cost["level"] == "layer"), "flops_executed"]) == {
+        "not available"
+    }
+    assert "not available" not in set(cost.loc[cost["variant"] == "fused", "flops"].iloc[:17])
+
+
+def test_csv_holds_the_numbers_of_the_frame_and_of_every_point(made, tmp_path):
+    write(made["time"], tmp_path)
+    read = read_csv(tmp_path / "time.csv")
+    assert len(read) == 90
+    whole = run_frame().query("level == 'layer'")
+    assert np.nansum(read["time_s"]) == pytest.approx(whole["time_s"].sum())
+    assert read["status"].value_counts()["ok"] == 85
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)
+
+
+@given(name=NAMES)
+def test_a_name_cannot_break_out_of_its_markdown_cell(name):
+    table = Table("t", "title", DataFrame({"variant": [name], "x": ["1"]}), DataFrame())
+    rows = [line for line in markdown(table).split("\n") if line.startswith("| ")]
+    assert [len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in rows] == [3, 3, 3]
+
+
+def test_latex_escapes_what_latex_would_run():
+    table = Table("t", "two\nlines", DataFrame({"variant": ["a_b&50%\\x{}$~^#"], "x": ["1 µs [1, 2]"]}), DataFrame())
+    text = latex(table)
+    assert (
+        r"a\_b\&50\%\textbackslash{}x\{\}\$\textasciitilde{}\textasciicircum{}\# & 1 \textmu{}s {[}1, 2{]} \\" in text
+    )
+    assert text.startswith("% two lines\n")
+
+
+@given(value=st.floats(1e-9, 1e4), digits=st.integers(1, 6))
+def test_numbers_keep_their_significant_digits(value, digits):
+    text = words.significant(value, digits)
+    assert float(text) == pytest.approx(value, rel=0.51 * 10 ** (1 - digits))
+    assert "e" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.9996e-3, "1000 µs"), (1e-3, "1.00 ms"), (59.99, "60.0 s"), (2.5e-7, "250 ns"), (1e-10, "0.100 ns")],
+)
+def test_times_come_in_a_fitting_unit(value, text):
+    assert words.scaled(value, words.TIME_UNITS) == text
+
+
+def test_tables_of_a_frame_without_cells_are_only_the_counts():
+    (only,) = tables(frame([]), "fused")
+    assert (only.name, only.note) == ("status", "0 of 0 cells ok")
+    assert next(csv.reader(io.StringIO(only.data.to_csv(index=False)))) == ["status", "cells"]
+
+
+def test_many_cells_make_tables_of_as_many_entries():
+    whole = frame(costs(sizes=range(1, 41), widths=range(8, 80, 8)))
+    shown = {table.name: table for table in tables(whole, "fused")}["time"].shown
+    assert shown.shape == (5 * 9, 2 + 40)

@@ -1,0 +1,198 @@
+"""Synthetic tasks, and their splits."""
+
+import hashlib
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Generator, Tensor
+
+from attnbench.splits import fingerprint, held_out, in_split, training_batches
+from attnbench.tasks import IGNORE, Batch, Task
+from attnbench.tasks.distance import Distance
+
+SPLITS = ("training", "validation", "test")
+
+
+class Parity(Task):
+    """Whether the number of ones so far is odd: 2^T sequences in all."""
+
+    vocab_size, chance, floor, slice_names, title = 2, 0.5, 0.5, ("all",), "parity"
+
+    def sample(self, n, generator):
+        tokens = torch.randint(2, (n, self.T), generator=generator)
+        return Batch(tokens, tokens.cumsum(1) % 2, torch.zeros_like(tokens))
+
+    @classmethod
+    def min_T(cls):
+        return 1
+
+
+@st.composite
+def distances(draw) -> Distance:
+    n_slots = draw(st.integers(1, 6))
+    T = draw(st.integers(2 * n_slots, 2 * n_slots + 40))
+    return Distance(T, n_slots=n_slots, n_values=draw(st.integers(2, 9)), n_noise=draw(st.integers(1, 5)))
+
+
+def gaps(task: Distance, batch: Batch) -> Tensor:
+    """(N,) distance from a query to the one place where its payload stands, found by searching for it."""
+    payload = (batch.tokens >= task.n_noise) & (batch.tokens < task.n_noise + task.n_slots * task.n_values)
+    assert (payload.sum(1) == task.n_slots).all()
+    return task.T - task.n_slots - payload.long().argmax(1)
+
+
+@given(distances(), st.integers(0, 20), st.integers(0, 99))
+def test_each_query_is_answered_by_the_payload_of_its_slot(task, n, seed):
+    batch = task.sample(n, Generator().manual_seed(seed))
+    assert batch.tokens.shape == batch.labels.shape == batch.slices.shape == (n, task.T)
+    assert {part.dtype for part in (batch.tokens, batch.labels, batch.slices)} == {torch.int64}
+    assert ((batch.tokens >= 0) & (batch.tokens < task.vocab_size)).all()
+    for row, gap in enumerate(gaps(task, batch).tolist()):
+        for slot in range(task.n_slots):
+            at = task.T - task.n_slots + slot
+            label = int(batch.labels[row, at])
+            assert label == batch.tokens[row, at - gap]
+            assert (label - task.n_noise) // task.n_values == slot
+            assert batch.tokens[row, at] == task.vocab_size - task.n_slots + slot
+
+
+@given(distances(), st.integers(1, 20), st.integers(0, 99))
+def test_only_queries_are_scored_and_each_in_the_octave_of_its_gap(task, n, seed):
+    batch = task.sample(n, Generator().manual_seed(seed))
+    scored = batch.labels != IGNORE
+    assert scored[:, -task.n_slots :].all()
+    assert not scored[:, : -task.n_slots].any()
+    assert ((batch.slices >= 0) == scored).all()
+    edges = [*map(int, task.slice_names), math.inf]
+    for gap, octave in zip(gaps(task, batch).tolist(), batch.slices[:, -1].tolist(), strict=True):
+        assert edges[octave] <= gap < edges[octave + 1]
+
+
+@given(distances(), st.integers(0, 99))
+def test_same_generator_state_same_tensors_and_another_state_others(task, seed):
+    one, same, other = (task.sample(50, Generator().manual_seed(s)) for s in (seed, seed, seed + 1))
+    assert torch.equal(one.tokens, same.tokens)
+    assert torch.equal(one.labels, same.labels)
+    assert not torch.equal(one.tokens, other.tokens)
+
+
+@pytest.mark.parametrize(("n_slots", "T"), [(1, 2), (1, 9), (3, 24), (4, 8), (4, 70)])
+def test_every_legal_gap_occurs_and_no_other(n_slots, T):
+    task = Distance(T, n_slots=n_slots)
+    seen = set(gaps(task, task.sample(20_000, Generator().manual_seed(0))).tolist())
+    assert seen == set(range(n_slots, T - n_slots + 1))
+
+
+def test_gaps_are_log_uniform():
+    task = Distance(132)
+    drawn = gaps(task, task.sample(100_000, Generator().manual_seed(0)))
+    for low, high in ((4, 8), (8, 16), (64, 129)):
+        expected = math.log(high / low) / math.log(129 / 4)
+        assert ((drawn >= low) & (drawn < high)).double().mean() == pytest.approx(expected, abs=0.01)
+
+
+def test_distance_names_its_sizes():
+    task = Distance(128)
+    assert (task.vocab_size, task.chance, task.floor) == (52, 1 / 8, 1 / 8)
+    assert task.slice_names == ("4", "8", "16", "32", "64")
+    assert Distance(24, n_slots=3).slice_names == ("3", "6", "12")
+    assert task.options == {"n_slots": 4, "n_values": 8, "n_noise": 16}
+
+
+@pytest.mark.parametrize("n_slots", [1, 4, 7])
+def test_a_sequence_too_short_names_the_smallest_legal_length(n_slots):
+    assert 2 * n_slots == Distance(2 * n_slots, n_slots=n_slots).T
+    with pytest.raises(ValueError, match=f"T of at least {2 * n_slots}, got {2 * n_slots - 1}"):
+        Distance(2 * n_slots - 1, n_slots=n_slots)
+
+
+def test_min_t_is_the_smallest_legal_length_of_default_options():
+    assert Distance.min_T() == Distance(Distance.min_T()).T
+    with pytest.raises(ValueError, match="at least"):
+        Distance(Distance.min_T() - 1)
+
+
+@settings(max_examples=30)
+@given(distances(), st.integers(0, 9))
+def test_each_sequence_is_in_exactly_one_split(task, seed):
+    tokens = task.sample(200, Generator().manual_seed(seed)).tokens
+    member = torch.stack([in_split(tokens, split) for split in SPLITS])
+    assert (member.sum(0) == 1).all()
+    order = torch.randperm(200)
+    assert torch.equal(in_split(tokens[order], "test"), in_split(tokens, "test")[order])
+
+
+def test_splits_share_no_sequence_even_where_plain_draws_would():
+    task = Parity(12)  # 4,096 sequences: a training set of this size would contain most of any test set
+    training = next(training_batches(task, 20_000, seed=0)).tokens
+    rows = {"training": {tuple(row) for row in training.tolist()}}
+    for split in ("validation", "test"):
+        tokens = held_out(task, split, 300, seed=0).tokens
+        rows[split] = {tuple(row) for row in tokens.tolist()}
+        assert len(rows[split]) == len(tokens) == 300
+    assert len(rows["training"]) > 2_500
+    assert not rows["training"] & (rows["validation"] | rows["test"])
+    assert not rows["validation"] & rows["test"]
+
+
+def test_splits_are_disjoint_across_seeds():
+    task = Parity(12)
+    training = {tuple(row) for row in next(training_batches(task, 20_000, seed=1)).tokens.tolist()}
+    assert not training & {tuple(row) for row in held_out(task, "test", 300, seed=0).tokens.tolist()}
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_task_too_small_for_its_split_says_so(split):
+    with pytest.raises(ValueError, match=rf"parity at T = 8 .* too small: found \d+ distinct {split}.* 1000"):
+        held_out(Parity(8), split, 1000, seed=0)
+
+
+def test_a_task_without_a_training_sequence_says_so():
+    everything = Parity(6).sample(500, Generator().manual_seed(0))
+    elsewhere = everything.rows(in_split(everything.tokens, "test"))
+
+    class OneSequence(Parity):
+        def sample(self, n, generator):
+            return elsewhere.rows(torch.zeros(n, dtype=torch.int64))
+
+    with pytest.raises(ValueError, match="no training sequence"):
+        next(training_batches(OneSequence(6), 1, seed=0))
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 5000])
+def test_training_batches_are_whole_fresh_and_do_not_depend_on_the_batch_size(batch_size):
+    task = Distance(16)
+    stream = training_batches(task, batch_size, seed=0)
+    batches = [next(stream) for _ in range(3)]
+    assert [len(batch) for batch in batches] == [batch_size] * 3
+    joined = Batch.join(batches).tokens
+    assert torch.equal(joined, next(training_batches(task, 3 * batch_size, seed=0)).tokens)
+    assert len({tuple(row) for row in joined.tolist()}) == len(joined)
+
+
+def test_data_depend_on_task_options_length_seed_and_split_and_on_nothing_else():
+    def key(task, split="test", seed=0):
+        return fingerprint(held_out(task, split, 20, seed))
+
+    torch.manual_seed(1)
+    one = key(Distance(32))
+    torch.manual_seed(2)
+    assert key(Distance(32)) == one
+    others = [
+        key(Distance(33)),
+        key(Distance(32, n_values=9)),
+        key(Distance(32, n_noise=15)),
+        key(Distance(32), seed=1),
+        key(Distance(32), split="validation"),
+    ]
+    assert len({one, *others}) == 6
+
+
+def test_a_fingerprint_is_the_digest_of_tokens_and_labels():
+    batch = Distance(8).sample(3, Generator())
+    expected = hashlib.sha256(batch.tokens.numpy().tobytes() + batch.labels.numpy().tobytes()).hexdigest()
+    assert fingerprint(batch) == expected
+    assert fingerprint(batch.rows(slice(2))) != expected

@@ -1,0 +1,171 @@
+"""What the built-in variants say that they cost is what they do: FLOPs by torch's counter, bytes by its allocator."""
+
+from __future__ import annotations
+
+import math
+
+import attnbench_variants.fused as fused
+import pytest
+import torch
+from cores import BUILT_IN, build, core, qkv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnbench.measure.memory import peak_bytes
+from attnbench.mixer import Spec, visible_pairs
+
+MIB = 2**20
+LENGTHS = (1, 7, 64, 65, 130, 200)
+ROLES = ("causal", "bidirectional", "cross")
+
+
+def counted(mixer, T, S):
+    """FLOPs of one forward pass of a sequence, as torch counts its matrix products."""
+    d_model = mixer.spec.d_model
+    context = torch.zeros(1, S, d_model).double() if mixer.spec.role == "cross" else None
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        mixer(torch.zeros(1, T, d_model).double(), context=context)
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("options", [{}, {"n_kv_heads": 1, "d_k": 5, "d_v": 2}])
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("name", ["full", "linear"])
+def test_executed_flops_are_those_that_torch_counts(name, role, options):
+    mixer = build(name, role, **options)
+    for T in LENGTHS:
+        S = 11 if role == "cross" else T
+        flops = mixer.flops(T, S)
+        assert flops.executed + flops.projection == counted(mixer, T, S)
+
+
+@pytest.mark.parametrize(("T", "S"), [(3, 8), (8, 3), (70, 100), (100, 70)])
+@pytest.mark.parametrize("name", ["full", "linear"])
+def test_executed_flops_hold_when_T_and_S_differ(name, T, S):
+    mixer = core(name)
+    q, k, v = qkv(T, S, B=1)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        mixer.attend(q, k, v)
+    assert mixer.flops(T, S).executed == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("options", [{"d_v": 3}, {"d_v": 3, "n_kv_heads": 1}])
+@pytest.mark.parametrize("role", ["causal", "bidirectional"])
+@pytest.mark.parametrize("window", [1, 9, 64, 500])
+def test_window_executes_what_torch_counts_when_attention_is_written_out(window, role, options):
+    mixer = build("window", role, window=window, **options)  # d_k and d_v differ: no kernel hides the products
+    for T in LENGTHS:
+        flops = mixer.flops(T, T)
+        assert flops.executed + flops.projection == counted(mixer, T, T)
+    assert flops.backward == 2.0
+
+
+@settings(deadline=None)
+@given(T=st.integers(1, 200), S=st.integers(1, 200), window=st.integers(1, 220))
+def test_window_flops_count_the_pairs_of_the_definition(T, S, window):
+    causal = core("window", window=window)
+    seen = sum(max(0, min(window, i + S - T + 1)) for i in range(T))
+    assert causal.flops(T, S).core == causal.pair_flops(seen)
+    both = core("window", "bidirectional", window=window)
+    seen = sum(min(T - 1, i + window // 2) - max(0, i - window // 2) + 1 for i in range(T))
+    assert both.flops(T, T).core == both.pair_flops(seen)
+    assert both.flops(T, T).executed >= both.flops(T, T).core
+
+
+def test_the_example_that_counters_miss():
+    sizes = {"n_heads": 12, "d_k": 64, "d_v": 64}
+    for name in ("full", "fused"):
+        assert core(name, "bidirectional", **sizes).flops(64, 64).executed == 12_582_912
+        assert core(name, "bidirectional", **sizes).flops(64, 64).core == 12_582_912
+        assert core(name, "causal", **sizes).flops(64, 64).core == 12_582_912 * 65 / 128
+
+
+def test_projections_cost_what_the_textbook_says():
+    for name in ("full", "fused", "window", "linear"):
+        assert build(name, d_model=12).flops(10, 10).projection == 8 * 10 * 12**2
+    lstm = build("lstm", d_model=12).flops(10, 10)
+    assert (lstm.core, lstm.projection) == (8 * 10 * 12**2, 8 * 10 * 12**2)
+    lstm = build("lstm", "bidirectional", d_model=12).flops(10, 10)
+    assert (lstm.core, lstm.projection) == (4 * 10 * 12**2, 8 * 10 * 12**2)
+
+
+@pytest.mark.parametrize("T", [1, 31, 32, 191, 192, 500, 512, 513, 767, 768, 1024, 3000])
+def test_tiles_of_the_cpu_kernel_cover_the_triangle(T):
+    pairs = fused.cpu_flash_pairs(T)
+    assert visible_pairs(T, T, "causal") <= pairs <= T * T
+    assert pairs == T * T if T <= 512 else pairs < T * T
+
+
+# Which kernel ran
+
+
+def ran(call):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        call()
+    names = " ".join(event.name for event in profile.events())
+    return "flash" if "flash_attention_for_cpu" in names else "math" if "attention_math" in names else names
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("case", ["plain", "masked", "short", "wide values", "math only"])
+def test_the_recorded_backend_is_the_one_that_ran(role, case):
+    mixer = core("fused", role, d_v=6 if case == "wide values" else 4)
+    inputs = qkv(2 if case == "short" else 5, 5, d_v=mixer.d_v)
+    key_mask = torch.ones(2, 5, dtype=torch.bool) if case == "masked" else None
+    with sdpa_kernel([SDPBackend.MATH] if case == "math only" else [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]):
+        found = ran(lambda: mixer.attend(*inputs, key_mask=key_mask))
+    assert mixer.extra_record() == {"backend": found}
+    assert found == ("math" if case in ("wide values", "math only") else "flash")
+    assert mixer.flops(5, 5).backward == (2.0 if found == "math" else 2.5)
+
+
+# Memory
+
+
+def training_bytes(name, T, *, d_head=64, n_heads=1, **options):
+    mixer = core(name, n_heads=n_heads, d_k=d_head, d_v=d_head, **options)
+    inputs = [torch.zeros(1, n_heads, T, d_head, requires_grad=True) for _ in range(3)]
+    return peak_bytes(lambda: torch.autograd.grad(mixer.attend(*inputs).sum(), inputs), "cpu")
+
+
+def slope(call, sizes):
+    few, many = (call(size) for size in (sizes[0], sizes[-1]))
+    return math.log(many / few) / math.log(sizes[-1] / sizes[0])
+
+
+@pytest.mark.parametrize(("name", "options"), [("window", {"window": 16}), ("linear", {}), ("fused", {})])
+def test_training_memory_is_linear_in_T(name, options):
+    measured = {T: training_bytes(name, T, **options) for T in (1024, 2048, 4096)}
+    for T in (1024, 2048):
+        assert abs(math.log2(measured[2 * T] / measured[T]) - 1) <= 0.2
+    assert measured[4096] < training_bytes("full", 4096) / 4
+
+
+def test_window_memory_is_linear_in_T_for_wide_windows_and_both_sides():
+    for role, window in (("causal", 128), ("bidirectional", 128)):
+        mixer = core("window", role, n_heads=2, window=window, d_k=16, d_v=16)
+
+        def training(T, mixer=mixer):
+            inputs = [torch.zeros(2, 2, T, 16, requires_grad=True) for _ in range(3)]
+            return peak_bytes(lambda: torch.autograd.grad(mixer.attend(*inputs).sum(), inputs), "cpu")
+
+        assert abs(slope(training, (2048, 4096)) - 1) <= 0.2
+
+
+def test_full_attention_memory_is_quadratic_in_T():
+    assert abs(slope(lambda T: training_bytes("full", T), (512, 1024)) - 2) <= 0.2
+
+
+def test_causal_linear_attention_stores_no_matrix_per_step():
+    wide = training_bytes("linear", 4096, n_heads=8)
+    assert wide < 160 * MIB  # one matrix per step would be 512 MiB
+    narrow = training_bytes("linear", 4096, n_heads=8, d_head=32)
+    assert math.log2(wide / narrow) < 1.2  # a matrix per step would give 2
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_parameters_do_not_depend_on_the_longest_sequence(name):
+    short, long = (BUILT_IN[name](Spec(12, 3, max_T)) for max_T in (8, 8000))
+    assert sum(p.numel() for p in short.parameters()) == sum(p.numel() for p in long.parameters())
