@@ -65,17 +65,19 @@ def run_command(
     from attnbench.execute.local import FreshProcesses
     from attnbench.execute.runner import make_plan, run
     from attnbench.progress import ShownProgress
+    from attnbench.sweep import read_toml
 
     if resume and overwrite:
         raise RequestError(["--resume and --overwrite exclude each other"])
-    asked: dict[str, Any] = {"overrides": overrides, "plugins": plugin, "timeout_s": _seconds(timeout)}
+    asked: dict[str, Any] = {"plugins": plugin, "timeout_s": _seconds(timeout)}
     if dry_run:
         with FreshProcesses() as processes:
-            _print_plan(make_plan(processes, sweep, **asked))
+            _print_plan(make_plan(processes, sweep, read_toml(sweep, overrides), **asked))
         return
+    asked |= {"overrides": overrides, "resume": resume, "overwrite": overwrite, "workers": workers}
     try:
         with ShownProgress(debug=debug) as progress:
-            made = run(sweep, out=out, resume=resume, overwrite=overwrite, workers=workers, listener=progress, **asked)
+            made = run(sweep, out=out, listener=progress, **asked)
     except KeyboardInterrupt:
         _complain("interrupted; the same command with --resume goes on from here", debug=debug)
         raise typer.Exit(130) from None

@@ -17,8 +17,8 @@ import torch
 
 from attnbench.mixer import Mixer, Role
 from attnbench.promises import PROMISES, Promise, shape
-from attnbench.registry import variant_name
-from attnbench.subject import PRECISIONS, BrokenError, CrashError, NotApplicableError, Subject, describe_crash
+from attnbench.registry import describe_error, variant_name
+from attnbench.subject import PRECISIONS, BrokenError, CrashError, NotApplicableError, Subject
 
 Status = Literal["kept", "broken", "not applicable", "error"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -92,15 +92,18 @@ def certify(
     device: str = "cpu",
     n_heads: int = 2,
     d_head: int = 4,
+    avoid: Iterable[int] = (),
 ) -> Certificate:
     """Try every promise in every role (all three unless given) that the variant does not refuse.
 
+    avoid: lengths not to try.
     A faulty variant is a result, never an exception. Raises TypeError when cls is no Mixer subclass, and ValueError
     for an unknown role or dtype. Leaves torch's generators as they were.
     """
     roles = tuple(ROLES if roles is None else roles)
     _check_request(cls, roles, dtype)
-    subjects = [Subject(cls, dict(options or {}), role, dtype, device, n_heads, d_head) for role in roles]
+    place = (dtype, device, n_heads, d_head, frozenset(avoid))
+    subjects = [Subject(cls, dict(options or {}), role, *place) for role in roles]
     n_gpus = torch.cuda.device_count() if device.startswith("cuda") else 0
     with torch.random.fork_rng(devices=range(n_gpus)), torch.enable_grad():
         results = tuple(result for subject in subjects for result in _tried_in_role(subject))
@@ -154,5 +157,5 @@ def _tried(promise: Promise, subject: Subject) -> Result:
     except BrokenError as error:
         status, detail = "broken", str(error)
     except Exception as error:
-        status, detail = "error" if promise is shape else "broken", describe_crash(error)
+        status, detail = "error" if promise is shape else "broken", describe_error(error)
     return Result(promise.__name__, subject.role, status, detail)

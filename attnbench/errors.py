@@ -20,7 +20,7 @@ class RequestError(ValueError):
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most like `name`, capitals aside; None when none is much like it."""
     names = {key.casefold(): key for key in sorted(known, reverse=True)}
-    near = difflib.get_close_matches(name.casefold(), names, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name.casefold(), names, n=1, cutoff=0.65)
     return names[near[0]] if near else None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
 import re
 import sys
 import traceback
@@ -143,20 +144,31 @@ def _plugin_error(origin: str, error: BaseException) -> PluginError:
 
 
 def describe_error(error: BaseException, within: str | None = None) -> str:
-    """`Type: message (file:line)` on one line: the innermost frame, of the file `within` if it has one there."""
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
-    words = " ".join(message.split())
-    place = _raised_at(error, within)
+    """`Type: message (file:line)` on one line, the place being the plugin's own innermost line where there is one.
+
+    within: a file that is blamed rather than those it calls.
+    """
+    words = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    place = _blamed(error, within)
     return f"{type(error).__name__}{f': {words}' if words else ''}{f' ({place})' if place else ''}"
 
 
-def _raised_at(error: BaseException, within: str | None) -> str | None:
-    """file:line of a syntax error, else of the innermost frame outside the machinery of import."""
+def _blamed(error: BaseException, within: str | None) -> str | None:
+    """file:line of a syntax error, else of the innermost frame outside torch and attnbench, else outside torch."""
     if isinstance(error, SyntaxError):
         return f"{Path(error.filename).name}:{error.lineno}" if error.filename else None
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_MACHINERY)]
-    frames = [frame for frame in frames if frame.filename == within] or frames
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None
+    beside_torch = [frame for frame in frames if not frame.filename.startswith(_home(sys.modules.get("torch")))]
+    strangers = [frame for frame in beside_torch if not frame.filename.startswith(_home(sys.modules["attnbench"]))]
+    named = [frame for frame in frames if frame.filename == within]
+    blamed = named or strangers or beside_torch or frames
+    return f"{Path(blamed[-1].filename).name}:{blamed[-1].lineno}" if blamed else None
+
+
+def _home(package: ModuleType | None) -> tuple[str, ...]:
+    """The folder of a package, as a prefix of its files; none when it is not loaded."""
+    file = getattr(package, "__file__", None)
+    return (str(Path(file).parent) + os.sep,) if file else ()
 
 
 def _place(source: Source) -> str:

@@ -21,7 +21,8 @@ def as_list(value: Any) -> Any:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _whole(value: Any) -> Any:
+def whole(value: Any) -> Any:
+    """64.0 is 64; anything else is left as it is."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -36,7 +37,7 @@ def _seconds(value: Any) -> Any:
 
 def _bytes(value: Any) -> Any:
     if not isinstance(value, str):
-        return _whole(value)
+        return whole(value)
     match = re.fullmatch(r"(\d+\.?\d*) *([KMGT]?)(i?)B", value)
     if not match:
         raise ValueError('expected a size such as "8GiB"')
@@ -44,8 +45,8 @@ def _bytes(value: Any) -> Any:
 
 
 X = TypeVar("X")
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, lt=2**63)]
-WholeNumber = Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**63)]  # TOML's own limit, and torch's
+Count = Annotated[int, BeforeValidator(whole), Field(ge=1, lt=2**63)]
+WholeNumber = Annotated[int, BeforeValidator(whole), Field(ge=0, lt=2**63)]  # TOML's own limit, and torch's
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(gt=0, lt=2**63)]
 Some = Annotated[list[X], BeforeValidator(as_list), Field(min_length=1)]
@@ -76,8 +77,8 @@ class TrainSettings(Settings):
     steps, batch_size: batches of a trial, sequences of a batch. AdamW, linear warm-up over the share `warmup` of the
     steps, then a cosine to a tenth; gradients are clipped to the norm `clip`.
     lr: learning rates, each a trial of its own; the one with the best validation accuracy is scored on test data.
-    stop_at: a trial ends, and later ones are not run, once validation accuracy reaches this; `eval_every` steps it is
-    looked at. None runs every trial to its end.
+    stop_at: once validation accuracy, looked at every `eval_every` steps, reaches this, the trial ends and later ones
+    are not run. None runs every trial to its end.
     n_validation, n_test: sequences to choose on, and to score on.
     """
 

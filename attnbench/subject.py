@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnbench.mixer import Attention, Mask, Mixer, Role, Spec, Use
+from attnbench.registry import describe_error
 
 MAX_T = 130  # past two chunks of 64 and one of 128, and no multiple of either
 LENGTHS = (1, 2, 3, 7, 16, 17, 33, 63, 64, 65, 128, MAX_T)
@@ -89,7 +87,10 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Subject:
-    """One variant in one role. dtype is a key of PRECISIONS; d_model is n_heads · d_head."""
+    """One variant in one role. dtype is a key of PRECISIONS; d_model is n_heads · d_head.
+
+    avoid: lengths that are not tried, because somebody measures them: what happens there is for that cell to say.
+    """
 
     variant: type[Mixer]
     options: Mapping[str, Any]
@@ -98,6 +99,7 @@ class Subject:
     device: str = "cpu"
     n_heads: int = 2
     d_head: int = 4
+    avoid: frozenset[int] = frozenset()
 
     @property
     def precision(self) -> Precision:
@@ -142,6 +144,8 @@ class Subject:
     def reason(self, T: int, S: int | None = None, *, mask: Mask = "none", phase: str = "forward") -> str | None:
         """Why the variant cannot serve this use; S is T, or N_KEYS in the cross role, unless given."""
         S = S or (N_KEYS if self.role == "cross" else T)
+        if not self.avoid.isdisjoint((T, S)):
+            return "a length that is measured by itself"
         use = Use(T, S, device=self.device, dtype=self.dtype, mask=mask, phase=phase)
         return self.variant.unsupported(self.spec(max(MAX_T, T, S)), use, **self.options)
 
@@ -196,17 +200,7 @@ def blaming(place: str) -> Iterator[None]:
     except BrokenError as error:
         raise type(error)(f"{place}: {error}") from error
     except Exception as error:
-        raise CrashError(f"{place}: {describe_crash(error)}") from error
-
-
-def describe_crash(error: Exception) -> str:
-    """`Type: message (file:line)` of the innermost frame of the variant's own, else of attnbench's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    torch_home, our_home = (str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
-    beside_torch = [frame for frame in frames if not frame.filename.startswith(torch_home)]
-    own = [frame for frame in beside_torch if not frame.filename.startswith(our_home)]
-    frame = (own or beside_torch or frames)[-1]
-    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+        raise CrashError(f"{place}: {describe_error(error)}") from error
 
 
 def run(mixer: Mixer, inputs: Inputs, key_mask: Tensor | None = None) -> Tensor:

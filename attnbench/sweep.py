@@ -35,7 +35,7 @@ from attnbench.settings import (
     TrainSettings,
     WholeNumber,
 )
-from attnbench.wording import complaint, key_path, shown
+from attnbench.wording import complaint, key_path, shown, toml_key
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
         raise RequestError([f"{path}: {error.strerror or error}"]) from error
     except UnicodeDecodeError as error:
         raise RequestError([f"{path}: not UTF-8 text: byte {error.object[error.start]:#x} at {error.start}"]) from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise RequestError([f"{path}: not valid TOML: {error}"]) from error
     mistakes = [mistake for override in overrides if (mistake := _override(tables, override))]
     if mistakes:
@@ -233,16 +233,16 @@ def _named(tables: Mapping[str, Any], what: Literal["variant", "task"]) -> Itera
             use = _variant_use(item)
             yield path, VariantUse(use.name, {**named.get(use.name, {}), **use.options}), set(use.options)
     for name, options in named.items():
-        yield f"{home}.{name}", VariantUse(name, options), set(options)
+        yield f"{home}.{toml_key(name)}", VariantUse(name, options), set(options)
 
 
-def _entries(tables: Mapping[str, Any], key: str) -> Iterator[tuple[str, Any]]:
-    """Key path and value of each entry that [defaults] and the grids have under a key."""
+def _entries(tables: Mapping[str, Any], axis: str) -> Iterator[tuple[str, Any]]:
+    """Key path and value of each entry that [defaults] and the grids have under an axis."""
     grids = enumerate(_list(tables.get("grid")))
     for home, table in [("defaults", tables.get("defaults")), *((f"grid[{i}]", grid) for i, grid in grids)]:
-        value = table.get(key) if isinstance(table, dict) else None
+        value = table.get(axis) if isinstance(table, dict) else None
         for i, item in enumerate(_list(value)):
-            yield f"{home}.{key}" + (f"[{i}]" if isinstance(value, list) else ""), item
+            yield f"{home}.{axis}" + (f"[{i}]" if isinstance(value, list) else ""), item
 
 
 def _name_mistakes(tables: Mapping[str, Any], catalogue: Catalogue) -> Iterator[str]:
@@ -254,15 +254,16 @@ def _name_mistakes(tables: Mapping[str, Any], catalogue: Catalogue) -> Iterator[
     for what, sources, described in known:
         for path, use, own in _named(tables, what):
             if use.name not in sources:
-                yield f'{path}: unknown {what} "{use.name}"{did_you_mean(use.name, sources)}'
+                yield f"{path}: unknown {what} {shown(use.name)}{did_you_mean(use.name, sources)}"
                 continue
-            answer, table = described[variant_key(use.name, use.options)], f"{_OPTION_TABLES[what]}.{use.name}"
+            answer = described[variant_key(use.name, use.options)]
+            table = f"{_OPTION_TABLES[what]}.{toml_key(use.name)}"
             if answer.error:
-                yield f'{path}: "{use.name}" cannot be used: {answer.error}'
+                yield f"{path}: {shown(use.name)} cannot be used: {answer.error}"
             for option, message in answer.mistakes:
                 if path != table or option in own:  # a table by itself need not be complete
                     home = path if option in own or option not in use.options else table
-                    yield f"{home}.{option}: {message}"
+                    yield f"{home}.{toml_key(option)}: {message}"
 
 
 def _grid_mistakes(tables: Mapping[str, Any], catalogue: Catalogue) -> Iterator[str]:
@@ -383,7 +384,7 @@ def _applies(key: str, grid: Mapping[str, Any], tables: Mapping[str, Any]) -> bo
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         return text  # a bare word: --set variant=linear
 
 

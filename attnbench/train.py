@@ -170,9 +170,8 @@ def _run_trial(
     curve: list[list[float]] = []
     loss_sum = torch.zeros((), device=_device(model))
     for step, chunk in enumerate(_training_chunks(task, settings, seed, _device(model)), start=1):
-        loss = _train_step(model, chunk, optimizer, settings.clip)
+        loss_sum += _train_step(model, chunk, optimizer, settings.clip)
         schedule.step()
-        loss_sum += loss
         if step % settings.eval_every and step < settings.steps:
             continue
         score = evaluate(model, validation, task.slice_names, settings.batch_size)
@@ -196,7 +195,7 @@ def _train_step(model: LanguageModel, chunk: Chunk, optimizer: AdamW, clip: floa
 
 
 def _logits(model: LanguageModel, chunk: Chunk) -> Tensor:
-    """(n, vocab_size), at the scored positions alone: the head is the largest map of a small model."""
+    """(n, vocab_size): the head meets the scored positions alone."""
     scored = model.hidden(chunk.tokens).flatten(0, 1).index_select(0, chunk.at)  # (B·T, d_model) -> (n, d_model)
     logits: Tensor = model.head(scored).float()
     return logits

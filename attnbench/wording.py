@@ -19,6 +19,7 @@ _KINDS: Mapping[str, str] = {
     "string_type": "a string",
     "bool_type": "true or false",
     "list_type": "a list",
+    "tuple_type": "a list",
     "dict_type": "a table",
     "model_type": "a table",
     "too_short": "a list of {min_length} or more",
@@ -52,14 +53,19 @@ def key_path(tables: Any, loc: tuple[int | str, ...]) -> str:
             path += f"[{part}]"
             tables = tables[part] if part < len(tables) else None
         elif isinstance(part, str) and isinstance(tables, Mapping):
-            path += f".{part}" if path else part
+            path += f".{toml_key(part)}" if path else toml_key(part)
             tables = tables.get(part)
     return path
 
 
+def toml_key(name: str) -> str:
+    """A key as TOML writes it: bare when it is a plain word, else quoted."""
+    return name if name.replace("-", "_").isidentifier() and name.isprintable() else shown(name)
+
+
 def shown(value: Any) -> str:
     """A value as TOML writes it, on one line, cut when it is long."""
-    text = _toml(value)
+    text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in _toml(value))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 

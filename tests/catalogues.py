@@ -32,7 +32,9 @@ class Linear:
 
 
 class Demanding:
-    def __init__(self, spec: object, *, n: int, sizes: tuple[int, ...] | list[int] = (), strict: bool = False) -> None: ...
+    def __init__(
+        self, spec: object, *, n: int, sizes: tuple[int, ...] | list[int] = (), strict: bool = False
+    ) -> None: ...
 
 
 class Distance:

@@ -16,8 +16,8 @@ from mutants import BREAKS, Exact, Recurrent
 import attnbench
 from attnbench import promises
 from attnbench.conformance import ROLES, NonConformant, certify, check_variant
-from attnbench.registry import file_sources, load
-from attnbench.subject import PRECISIONS, BrokenError, NotApplicableError, Subject, describe_crash
+from attnbench.registry import describe_error, file_sources, load
+from attnbench.subject import PRECISIONS, BrokenError, NotApplicableError, Subject
 
 SUPPORTED = [(Exact, role) for role in ROLES] + [(Recurrent, "causal"), (Recurrent, "bidirectional")]
 BUILT_IN = {p.name: p for p in distribution("attnbench").entry_points if p.group == "attnbench.variants"}
@@ -162,7 +162,7 @@ def test_a_crash_inside_torch_is_traced_to_the_line_that_called_it():
     try:
         Exact(attnbench.Spec(8, 2, 16))(torch.zeros(1, 3, 7))
     except RuntimeError as error:
-        described = describe_crash(error)
+        described = describe_error(error)
     assert "test_conformance.py" in described  # the innermost frame outside attnbench and torch
 
 

@@ -3,11 +3,12 @@
 import subprocess
 import sys
 import threading
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import matplotlib
 import numpy as np
 import pytest
+from frames import costs, failed, frame, run_frame, scores, timed
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -18,7 +19,6 @@ from attnbench.analyse.points import TIME, points
 from attnbench.report import plots, scales
 from attnbench.report.figures import pictures
 from attnbench.report.looks import BUILT_IN, looks
-from frames import costs, failed, frame, run_frame, scores, timed
 
 NAN = float("nan")
 LONG_NAMES = ["x" * 60, "a_plugin_with_a_name_that_goes_on_" + "y" * 26]
@@ -206,7 +206,10 @@ def test_the_line_of_equal_sizes_is_in_every_plane():
 
 
 def test_cells_are_numbered_or_hatched_with_their_status():
-    rows = [timed("fused", T, 64, 1.0) for T in (64, 128, 256)] + [timed("x", 64, 64, 0.25), failed("x", 128, 64, "oom")]
+    rows = [timed("fused", T, 64, 1.0) for T in (64, 128, 256)] + [
+        timed("x", 64, 64, 0.25),
+        failed("x", 128, 64, "oom"),
+    ]
     axes = drawn(rows, "time_ratio").axes[0]
     assert [text.get_text() for text in axes.texts] == ["0.25", "oom"]
     assert [patch.get_hatch() for patch in axes.patches] == ["////"]
@@ -244,7 +247,7 @@ def test_tick_labels_do_not_touch(sizes, width):
     ticks = {size: str(size) for size in sorted(sizes)}
     kept = list(scales.fitting(ticks, width, 0.3).items())
     inches = width / (np.log2(max(sizes) / min(sizes)) + 0.6)
-    for (a, text_a), (b, text_b) in zip(kept, kept[1:], strict=False):
+    for (a, text_a), (b, text_b) in pairwise(kept):
         assert np.log2(b / a) * inches >= 0.95 * scales.CHARACTER * (len(text_a) + len(text_b)) / 2
     assert kept[0][0] == min(sizes)
 
@@ -292,8 +295,14 @@ print(backend)
 
 
 def test_no_window_system_is_touched(tmp_path):
-    env = {"MPLBACKEND": "TkAgg", "DISPLAY": "localhost:10.0", "PYTHONPATH": ":".join(sys.path), "MPLCONFIGDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-W", "error", "-c", SCRIPT, str(tmp_path)], env=env, capture_output=True, text=True)
+    env = {
+        "MPLBACKEND": "TkAgg",
+        "DISPLAY": "localhost:10.0",
+        "PYTHONPATH": ":".join(sys.path),
+        "MPLCONFIGDIR": str(tmp_path),
+    }
+    command = [sys.executable, "-W", "error", "-c", SCRIPT, str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().lower() == "tkagg"
     assert (tmp_path / "plots" / "time.png").exists()

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from frames import costs, failed, frame, run_frame, scores, timed
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbench.analyse.points import ACCURACY, APART, MEMORY, TIME, asked, groups, missing, points
-from frames import costs, failed, frame, run_frame, scores, timed
 
 
 @pytest.mark.parametrize("name", APART)

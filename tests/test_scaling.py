@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from frames import frame, timed
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbench.analyse.points import TIME, points
 from attnbench.analyse.scaling import scaling, scalings
-from frames import frame, timed
 
 sizes = st.lists(st.integers(1, 10**5), min_size=3, max_size=8, unique=True)
 

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from frames import costs, failed, frame, run_frame, scores, timed
 from hypothesis import given
 from hypothesis import strategies as st
 from pandas import DataFrame, read_csv
@@ -14,7 +15,6 @@ from attnbench.records import STATUSES
 from attnbench.report import words
 from attnbench.report.tables import denominator, problems, summary, tables
 from attnbench.report.writers import Table, latex, markdown, write
-from frames import costs, failed, frame, run_frame, scores, timed
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,9 @@ def test_findings_are_told_in_words_of_toml(given_values, expected):
 
 
 def test_values_are_shown_as_toml_writes_them():
-    assert shown({"name": "window", "on": True, "sizes": [1, 2.5]}) == '{ name = "window", on = true, sizes = [1, 2.5] }'
+    assert (
+        shown({"name": "window", "on": True, "sizes": [1, 2.5]}) == '{ name = "window", on = true, sizes = [1, 2.5] }'
+    )
     assert shown([float("nan"), float("-inf")]) == "[nan, -inf]"
     assert shown({}) == "{}"
 
@@ -49,3 +51,7 @@ def test_values_are_shown_as_toml_writes_them():
 def test_a_value_is_shown_on_one_short_line(value):
     assert len(shown(value)) <= 63
     assert len(f"x{shown(value)}x".splitlines()) == 1
+
+
+def test_what_a_terminal_would_obey_is_shown_and_not_printed():
+    assert shown("a\u2028b\x85\x1b[2J") == '"a\\u2028b\\u0085\\u001b[2J"'

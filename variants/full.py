@@ -31,7 +31,8 @@ class Full(Attention):
         scores = (q * self.d_k**-0.5) @ k.transpose(2, 3)  # (B, H, T, S)
         if visible is not None:
             low = torch.finfo(q.dtype).min / 2  # finite: a row without a key stays free of NaN, in its gradient too
-            scores.add_(torch.zeros_like(visible, dtype=q.dtype).masked_fill_(~visible, low))
+            bias = torch.zeros_like(visible, dtype=q.dtype).masked_fill_(~visible, low)
+            scores.add_(bias)
         weights = scores.softmax(-1, dtype=torch.promote_types(q.dtype, torch.float32))
         y: Tensor = weights.to(v.dtype) @ v
         if visible is not None and (key_mask is not None or T > S):

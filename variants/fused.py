@@ -71,5 +71,6 @@ def cpu_flash_pairs(T: int) -> int:
     T = 512 a causal mask saves nothing.
     """
     tile = 256 if T >= 768 else 64 if T >= 192 else 32
-    ends = [min(start + tile, T) for start in range(0, T, tile)]
-    return sum((end - start) * min(-(-end // 512) * 512, T) for start, end in zip([0, *ends], ends, strict=False))
+    starts = range(0, T, tile)
+    ends = [min(start + tile, T) for start in starts]
+    return sum((end - start) * min(-(-end // 512) * 512, T) for start, end in zip(starts, ends, strict=True))

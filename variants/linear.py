@@ -95,7 +95,7 @@ class Linear(Attention):
         ys = []
         for q_part, k_part, v_part in zip(*(torch.split(x, max(1, size), dim=2) for x in (q, k, v)), strict=True):
             y, sums = matrix_recurrence(features(q_part), features(k_part), with_ones(v_part), sums, chunk=self.chunk)
-            ys.append(normalised(y, v.dtype))
+            ys.append(divide(y, v.dtype))
         return torch.cat(ys, dim=2), sums
 
     def _group(self, numbers_per_position: int) -> int:
@@ -123,11 +123,11 @@ def summed(k: Tensor, v: Tensor) -> Tensor:
     return features(k).transpose(2, 3) @ with_ones(v)
 
 
-def normalised(y: Tensor, dtype: torch.dtype) -> Tensor:
+def divide(y: Tensor, dtype: torch.dtype) -> Tensor:
     """Divide by the last column: (B, H, T, d_v + 1) -> (B, H, T, d_v)."""
     return (y[..., :-1] / (y[..., -1:] + EPS)).to(dtype)
 
 
 def read(q: Tensor, sums: Tensor, dtype: torch.dtype) -> Tensor:
     """Read the sums by features q (B, H, T, d_k): (B, H, T, d_v)."""
-    return normalised(q @ sums, dtype)
+    return divide(q @ sums, dtype)

@@ -9,8 +9,8 @@
     d_k       d_k           width of queries and keys
 
 How it runs: queries stand in blocks of about w / 2, and each block meets the keys that its windows touch through fused
-attention, all blocks in one call. These keys are overlapping views: nothing is copied, and memory is linear in T. The
-queries at both ends, whose windows stick out, are two small calls of their own, so nothing is padded.
+attention, all blocks in one call. These keys are overlapping views (copied, three times over, only where B > 1), so
+memory is linear in T. The queries at both ends, whose windows stick out, are two small calls: nothing is padded.
 
 Departures: no global tokens, no dilation, no dropout; projections have no bias; a query that sees no key gives 0.
 """
@@ -25,7 +25,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from attnbench.kernels import band, overlapping_blocks
-from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use
+from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use, visible_pairs
 
 SMALLEST_BLOCK = 32  # in smaller blocks the overhead outgrows the work
 NO_CROSS = "a window needs queries and keys that stand on one line, so there is no cross role"
@@ -90,13 +90,13 @@ class SlidingWindow(Attention):
 
     def flops(self, T: int, S: int) -> Flops:
         """Pairs inside the window; executed, every query of a call with every key of that call."""
-        n_queries, n_blind = min(T, S), max(0, S - T)
-        seen = executed = 0
-        for i in range(n_blind, n_blind + n_queries):
-            seen += min(S, i + self.ahead + 1) - max(0, i - self.back)
+        n_sides, n_queries = (1 if self.spec.role == "causal" else 2), min(T, S)
+        beyond = n_sides * visible_pairs(T, max(0, S - self.back - 1), "causal")
+        executed = 0
         for start, stop, in_blocks in self._pieces(n_queries, S):
             low, high = self._reach(start, stop, n_queries, S)
             executed += (stop - start) * (self._block_keys if in_blocks else high - low)
+        seen = visible_pairs(T, S, self.spec.role) - beyond
         backward = 2.5 if self.d_k == self.d_v else 2.0  # fused attention runs written out where the widths differ
         return Flops(self.pair_flops(seen), self.projection_flops(T, S), self.pair_flops(executed), backward)
 

@@ -47,7 +47,7 @@ def visit(order: Visit) -> dict[str, Any]:
 def certificate(variant: Source) -> tuple[bool, list[str]]:
     """Try all promises of a variant with its default options, in every role; whether it is green, and its page."""
     torch.set_num_threads(1)
-    found = certify(registry.load(variant))
+    found = replace(certify(registry.load(variant)), variant=variant.name)
     return found.ok, found.lines()
 
 
@@ -58,19 +58,17 @@ def check(cell: Cell, variant: Source, lengths: set[int]) -> str | None:
     lengths: those of the sweep, which are not tried here: what happens at one of them is that cell's own business.
     """
     torch.set_num_threads(1)
-    cls = registry.load(variant)
-    if cell.task is None and cell.level == "core" and cell.S != cell.T and cell.role == "bidirectional":
-        cell = replace(cell, role="cross")
-    certificate = certify(
-        cls,
+    found = certify(
+        registry.load(variant),
         options=cell.options,
         roles=[cell.role],
         dtype=cell.dtype,
         device=cell.device,
         n_heads=cell.n_heads,
         d_head=cell.d_model // cell.n_heads,
+        avoid=lengths,
     )
-    broken = [result for result in certificate.results if result.status == "broken"]
+    broken = [result for result in found.results if result.status == "broken"]
     return "; ".join(f"{result.name}: {result.detail}" for result in broken) or None
 
 

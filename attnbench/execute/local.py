@@ -27,8 +27,8 @@ from typing import Any
 from attnbench.errors import RequestError
 from attnbench.registry import describe_error
 
-# torch._dynamo: the first optimiser of a process imports it, a second that belongs to no visit
-PRELOAD = ["torch._dynamo", "attnbench.execute.cell", "attnbench.execute.describe"]
+PRELOAD = ["attnbench.execute.cell", "attnbench.execute.describe"]
+PRELOAD_TRAINING = ["torch._dynamo"]  # the first optimiser of a process imports it, a second that belongs to no visit
 OOM_SIGNS = (
     "can't allocate memory",
     "Cannot allocate memory",
@@ -83,14 +83,17 @@ class _Running:
 
 
 class FreshProcesses:
-    """Runs jobs, each in a fresh process. Use as a context manager: leaving it ends whatever still runs."""
+    """Runs jobs, each in a fresh process. Use as a context manager: leaving it ends whatever still runs.
 
-    def __init__(self, start_method: str | None = None) -> None:
+    training: whether jobs will train models, so that what this needs is loaded once and not in each of them.
+    """
+
+    def __init__(self, start_method: str | None = None, *, training: bool = False) -> None:
         methods = multiprocessing.get_all_start_methods()
         self.start_method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
         self._context: Any = multiprocessing.get_context(self.start_method)
         if self.start_method == "forkserver":
-            self._context.set_forkserver_preload(PRELOAD)
+            self._context.set_forkserver_preload(PRELOAD + PRELOAD_TRAINING * training)
         self._running: list[_Running] = []
         self._folder = tempfile.TemporaryDirectory(prefix="attnbench-", ignore_cleanup_errors=True)
 

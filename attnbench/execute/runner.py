@@ -83,13 +83,12 @@ class Plan:
 def make_plan(
     processes: FreshProcesses,
     path: Path,
+    tables: dict[str, Any],
     *,
-    overrides: Iterable[str] = (),
     plugins: Iterable[str | Path] = (),
     timeout_s: float | None = None,
 ) -> Plan:
-    """Read, validate and expand a sweep file. Raises RequestError with every mistake; nothing has run then."""
-    tables = read_toml(path, overrides)
+    """Validate and expand what a sweep file says. Raises RequestError with every mistake; nothing has run then."""
     files = _plugin_files(tables, path, plugins)
     asked = processes.call(
         "attnbench.execute.describe:catalogue",
@@ -131,10 +130,11 @@ def run(
     timeout_s: seconds for each visit, instead of the file's. workers: visits side by side where that is allowed,
     default the number of usable cores. Raises RequestError before anything runs when the request is wrong.
     """
-    path = Path(sweep)
-    with FreshProcesses(start_method) as processes:
-        plan = make_plan(processes, path, overrides=overrides, plugins=plugins, timeout_s=timeout_s)
-        folder = _open(plan, out, list(overrides), resume=resume, overwrite=overwrite)
+    path, overrides = Path(sweep), list(overrides)
+    tables = read_toml(path, overrides)
+    with FreshProcesses(start_method, training=bool(wanted_tasks(tables))) as processes:
+        plan = make_plan(processes, path, tables, plugins=plugins, timeout_s=timeout_s)
+        folder = _open(plan, out, overrides, resume=resume, overwrite=overwrite)
         try:
             _Work(plan, folder, processes, workers or usable_cores(), listener or Quiet()).do()
         finally:
@@ -211,7 +211,12 @@ class _Work:
         lengths = {length for cell in cells for length in (cell.T, cell.S)}
         source = self.plan.catalogue.variant_sources[smallest.variant]
         arguments = (smallest, source, lengths)
-        return Job("attnbench.execute.cell:check", arguments, CHECK_TIMEOUT_S, tag=list({cell.id: cell for cell in cells}.values()))
+        return Job(
+            "attnbench.execute.cell:check",
+            arguments,
+            CHECK_TIMEOUT_S,
+            tag=list({cell.id: cell for cell in cells}.values()),
+        )
 
     def _visit(self, pairs: list[tuple[Cell, Measure]], at_once: int) -> None:
         jobs = [

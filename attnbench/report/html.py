@@ -75,13 +75,13 @@ def reasons(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested settings as lines of name and value: {"cpu": {"cores": 2}} gives ("cpu.cores", "2")."""
+    """Nested settings as lines of name and value: {"cpu": {"cores": 2}} gives ("cpu.cores", "2"); empty ones go."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{name}.")
-        elif isinstance(value, (list, tuple)):
+        elif isinstance(value, (list, tuple)) and value:
             yield f"{prefix}{name}", ", ".join(map(str, value))
-        else:
+        elif value not in (None, "", [], ()):
             yield f"{prefix}{name}", str(value)
 
 
