@@ -247,7 +247,7 @@ def _targets(processes: FreshProcesses, target: str | None, plugins: list[Path])
         return [target], sources
     if not Path(file).is_file():
         raise RequestError([f"{file}: no such plugin file"])
-    offered = {source.name: source for source in _ask(processes, "offered_by", file)}
+    offered: dict[str, Source] = _ask(processes, "offered_by", file)
     names = [name for name, source in offered.items() if wanted in ("", name, source.target.rpartition(":")[2])]
     if not names:
         classes = [source.target.rpartition(":")[2] for source in offered.values()]

@@ -28,7 +28,7 @@ def whole(value: Any) -> Any:
 
 def _seconds(value: Any) -> Any:
     if not isinstance(value, str):
-        return float(value) if type(value) is int else value
+        return value
     match = re.fullmatch(r"(\d+\.?\d*) *(ms|s|min|m|h)", value)
     if not match:
         raise ValueError('expected a duration such as "60s" or "5m"')

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from attnbench.errors import RequestError, did_you_mean, nearest
+from attnbench.errors import RequestError, did_you_mean
 from attnbench.registry import Source
 from attnbench.settings import (
     Bytes,
@@ -328,20 +328,19 @@ def _line(tables: Mapping[str, Any], detail: ErrorDetails) -> str:
     loc = detail["loc"]
     path = key_path(tables, loc)
     if detail["type"] == "extra_forbidden":
-        return f"{path}: {_unknown(str(loc[-1]), str(loc[0]) if len(loc) > 1 else '')}"
+        table = str(loc[0]) if len(loc) > 1 else ""
+        known = next(model for name, model, _ in _HOMES if name == table).model_fields
+        return f"{path}: {_unknown(str(loc[-1]), known)}"
     if loc == ("grid",):
         got = shown(tables["grid"]) if "grid" in tables else "none"
         return f"grid: expected one or more [[grid]] tables, got {got}"
     return f"{path}: {complaint(detail)}"
 
 
-def _unknown(key: str, table: str) -> str:
+def _unknown(key: str, known: Iterable[str]) -> str:
     """What to say of a key that a table does not know: where it belongs, or what it may have meant."""
     belongs = next((place for _, model, place in _HOMES if key in model.model_fields), None)
-    if belongs:
-        return f"unknown key here; it belongs {belongs}"
-    known = next(model for name, model, _ in _HOMES if name == table).model_fields
-    return f"unknown key{did_you_mean(key, known)}"
+    return f"unknown key here; it belongs {belongs}" if belongs else f"unknown key{did_you_mean(key, known)}"
 
 
 def _override(tables: dict[str, Any], override: str) -> str | None:
@@ -362,8 +361,7 @@ def _override(tables: dict[str, Any], override: str) -> str | None:
         return f"--set {override}: no [[grid]] of this file has a use for {last}" if grids and not meant else None
     first = key.partition(".")[0]
     if first not in Sweep.model_fields:
-        hint = _unknown(first, "" if parents or nearest(first, Sweep.model_fields) else "grid")
-        return f"--set {override}: {hint}"
+        return f"--set {override}: {_unknown(first, {*Sweep.model_fields, *(() if parents else Grid.model_fields)})}"
     table = tables
     for parent in parents:
         table = table.setdefault(parent, {})

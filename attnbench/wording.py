@@ -10,6 +10,7 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from attnbench.errors import nearest
+from attnbench.settings import whole
 
 _KINDS: Mapping[str, str] = {
     "int_type": "a whole number",
@@ -34,7 +35,7 @@ _LONGEST = 60
 def complaint(detail: ErrorDetails) -> str:
     """One finding without its place: what was expected, what was got, and the nearest right word."""
     got = detail["input"]
-    context = {key: _plain(value) for key, value in detail.get("ctx", {}).items()}
+    context = {key: whole(value) for key, value in detail.get("ctx", {}).items()}
     if detail["type"] == "literal_error":
         wanted = str(context["expected"]).replace("'", '"')
         near = nearest(got, wanted.replace('"', "").replace(" or ", ", ").split(", ")) if isinstance(got, str) else None
@@ -67,11 +68,6 @@ def shown(value: Any) -> str:
     """A value as TOML writes it, on one line, cut when it is long."""
     text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in _toml(value))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
-def _plain(value: Any) -> Any:
-    """A limit without a needless fraction: 0, not 0.0."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _toml(value: Any) -> str:

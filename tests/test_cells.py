@@ -194,6 +194,10 @@ def test_sources_and_machine_are_in_the_id():
     assert ids(cells_of(tables, digests={"cost": "other modules", "accuracy": ""})) != {before.id}
     assert ids(cells_of(tables, digests={"cost": "cost modules", "accuracy": "other modules"})) == {before.id}
     assert ids(cells_of(tables, context="torch 3")) != {before.id}
+    tables = {"grid": [LEAST | {"measure": "accuracy", "task": "distance"}]}
+    (before,) = cells_of(tables)
+    assert ids(cells_of(tables, digests={"cost": "other modules", "accuracy": "accuracy modules"})) == {before.id}
+    assert ids(cells_of(tables, digests={"cost": "cost modules", "accuracy": "other modules"})) != {before.id}
 
 
 def test_settings_of_timing_count_for_time_and_those_of_training_for_accuracy():

@@ -72,7 +72,7 @@ ONLY = {  # of ours, these import nothing but
     "attnbench.errors": (),
     "attnbench.settings": (),
     "attnbench.statistics": (),
-    "attnbench.wording": ("attnbench.errors",),
+    "attnbench.wording": ("attnbench.errors", "attnbench.settings"),
     "attnbench.mixer": ("attnbench.settings",),
     "attnbench.kernels": ("attnbench.kernels",),
     "attnbench.positions": ("attnbench.mixer", "attnbench.settings"),

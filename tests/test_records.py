@@ -209,6 +209,12 @@ def test_a_visit_that_repairs_an_earlier_one_counts(tmp_path):
     assert (found["status"], found["reason"], found["time_s"]) == ("ok", None, 2.0)
 
 
+def test_what_a_visit_says_once_is_taken_from_the_latest(tmp_path):
+    found = row(tmp_path, cell("a"), [timed("a", 1.0, n_params=3, kernel="slow"), timed("a", 1.0, n_params=4)])
+    assert found["n_params"] == 4
+    assert "kernel" not in found
+
+
 def test_times_are_taken_over_the_samples_of_all_visits(tmp_path):
     found = row(tmp_path, cell("a"), [timed("a", 1.0, 2.0, 3.0), timed("a", 10.0, 11.0)])
     assert found["samples_s"] == [1.0, 2.0, 3.0, 10.0, 11.0]

@@ -204,6 +204,13 @@ def test_a_package_cannot_replace_a_built_in_without_a_word(tmp_path, monkeypatc
         registry.installed(registry.VARIANTS)
 
 
+def test_one_class_offered_twice_is_no_clash():
+    first = Source("mine", "m:Mine", "onepack 1.0")
+    found = {"mine": first}
+    registry.add(found, Source("mine", "m:Mine", "twopack 1.0"))
+    assert found == {"mine": first}
+
+
 def test_an_unknown_name_is_told_with_the_nearest_one():
     known = {"window": Source("window", "m:W", "p 1")}
     assert registry.find("window", known) == known["window"]

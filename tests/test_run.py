@@ -10,6 +10,7 @@ import time
 
 import psutil
 import pytest
+import torch
 from runs import PLUGINS, write_sweep
 
 import attnbench
@@ -197,6 +198,33 @@ def test_memory_of_a_failed_cell_is_gone_before_the_next(tmp_path):
     full = frame[frame["variant"] == "full"]
     assert list(full["peak_bytes"]) == list(alone.frame["peak_bytes"])
     assert full["rss_peak_bytes"].to_numpy() == pytest.approx(alone.frame["rss_peak_bytes"].to_numpy(), abs=50 * 2**20)
+
+
+def test_first_call_of_each_size_stands_apart_from_the_samples(tmp_path):
+    head = f'plugins = ["{PLUGINS / "quick.py"}"]'
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "slow_start"\nT = [64, 128, 256]\n', head)
+    frame = attnbench.run(sweep, out=tmp_path / "run").frame
+    assert list(frame["status"]) == ["ok"] * 3
+    assert (frame["time_s"] < 0.01).all()
+    assert frame["first_call_s"].between(0.3, 0.4).all()
+    assert (frame["warmup_s"] >= frame["first_call_s"]).all()
+
+
+def test_cell_that_does_nothing_has_a_positive_time_and_a_flag(tmp_path):
+    head = f'plugins = ["{PLUGINS / "quick.py"}"]'
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "nothing"\nT = 1\n', head)
+    row = attnbench.run(sweep, out=tmp_path / "run").frame.iloc[0]
+    assert row["time_s"] > 0
+    assert "at timer resolution" in row["flags"]
+
+
+def test_thread_count_is_in_the_record_and_the_callers_is_left_alone(tmp_path):
+    before = torch.get_num_threads()
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = 8\nthreads = [1, 2]\n')
+    frame = attnbench.run(sweep, out=tmp_path / "run").frame
+    assert sorted(frame["threads"]) == [1, 2]
+    assert frame["cell"].nunique() == 2
+    assert torch.get_num_threads() == before
 
 
 def test_accuracy_cell_is_trained_and_scored(tmp_path):

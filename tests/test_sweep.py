@@ -119,6 +119,11 @@ def test_keys_have_a_length_of_their_own_where_that_means_something(role):
     assert mistakes(f"{GRID}S = 32\n{role}\n") == []
 
 
+def test_the_smallest_length_of_a_task_is_long_enough():
+    assert mistakes(ACCURACY.replace("T = 64", "T = 8")) == []
+    assert mistakes(f"{ACCURACY}[tasks.distance]\nn_slots = 32\n") == []
+
+
 def test_a_grid_may_turn_over_how_the_defaults_count_heads():
     assert mistakes(f"[defaults]\nd_head = 24\n{GRID}n_heads = 4\n") == []
     assert mistakes(f"[defaults]\nn_heads = 3\n{GRID}d_head = 16\n") == []
@@ -217,6 +222,8 @@ WRONG_VALUES = {
     "memory_limit = 0\n" + GRID: "memory_limit: expected more than 0, got 0",
     "timeout = '1 day'\n" + GRID: 'timeout: expected a duration such as "60s" or "5m", got "1 day"',
     "timeout = inf\n" + GRID: "timeout: expected a finite number, got inf",
+    f"timeout = {10**70}\n{GRID}[timing]\nmax_s = -1\n": "timing.max_s: expected at least 0, got -1",
+    f"timeout = {10**400}\n{GRID}": f"timeout: expected a number, got 1{'0' * 59}...",
     "timeout = true\n" + GRID: "timeout: expected a number, got true",
 }
 WRONG_SHAPES = {
@@ -520,6 +527,8 @@ def test_a_task_is_set_in_accuracy_grids_alone(tmp_path):
         ("", "expected KEY=VALUE, for example --set T=[64,128]"),
         ("t=64", 'unknown key; did you mean "T"?'),
         ("variants=full", 'unknown key; did you mean "variant"?'),
+        ("varaint=full", 'unknown key; did you mean "variant"?'),
+        ("trian=3", 'unknown key; did you mean "train"?'),
         ("trian.steps=3", 'unknown key; did you mean "train"?'),
         ("steps=3", "unknown key here; it belongs in [train]"),
         ("question.x=1", "question is not a table"),

@@ -76,9 +76,12 @@ def sources_with(files: Iterable[str]) -> tuple[dict[str, Source], list[str], li
     return found, broken, clashes
 
 
-def offered_by(file: str) -> list[Source]:
-    """The variants of one plugin file. Raises PluginError when it does not load."""
-    return registry.file_sources(file)
+def offered_by(file: str) -> dict[str, Source]:
+    """The variants of one plugin file, by name. Raises PluginError when it does not load or uses a name twice."""
+    found: dict[str, Source] = {}
+    for source in registry.file_sources(file):
+        registry.add(found, source)
+    return found
 
 
 def judge(cells: Sequence[Cell], sources: Mapping[str, Source]) -> list[Judgement]:

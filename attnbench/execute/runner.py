@@ -100,10 +100,7 @@ def make_plan(
     catalogue: Catalogue = answer(asked)
     sweep = validate(tables, str(path), catalogue)
     context = f"torch {package_version('torch')} on {processor()}"
-    try:
-        cells = tuple(expand(sweep, catalogue, context))
-    except RequestError as error:
-        raise RequestError(f"{path}: {mistake}" for mistake in error.mistakes) from error
+    cells = tuple(expand(sweep, catalogue, context))
     judged = processes.call(
         "attnbench.execute.describe:judge", cells, catalogue.variant_sources, timeout_s=QUESTION_TIMEOUT_S
     )

@@ -298,7 +298,7 @@ def _planes(data: DataFrame, colours: Colours, handles: Sequence[Line2D], title:
     T, d = np.unique(data["T"]), np.unique(data["d_model"])
     n_columns = 3 if len(T) <= 8 else 2 if len(T) <= 13 else 1
     names = list(dict.fromkeys(data["label"]))
-    height = max(1.3, 0.4 * len(d))
+    height = max(1.4, 0.44 * len(d))
     sheet = _Sheet(names, title, note, handles, height=height, x_label="T", y_label="d", n_columns=n_columns, right=1.2)
     mappable = ScalarMappable(Normalize(colours.low, colours.high), colours.name)
     for (_, part), axes in zip(data.groupby("label", sort=False), sheet.panels, strict=True):
@@ -327,7 +327,7 @@ def _plane(axes: Axes, part: DataFrame, T: Any, d: Any, mappable: ScalarMappable
     widths, heights = np.diff(x) * size[0] / np.ptp(x), np.diff(y) * size[1] / np.ptp(y)
     for point in part.itertuples():
         i, j = np.searchsorted(T, point.T), np.searchsorted(d, point.d_model)
-        at = (float(np.log2(point.T)), float(np.log2(point.d_model)))
+        at = (float(np.log2(point.T)), float(y[j] + 0.27 * (y[j + 1] - y[j])))  # below the middle, where lines run
         roomy = widths[i] >= 0.36 and heights[j] >= 0.2
         measured = np.isfinite(point.value)
         if not measured:
@@ -342,7 +342,7 @@ def _plane(axes: Axes, part: DataFrame, T: Any, d: Any, mappable: ScalarMappable
 def _write(axes: Axes, at: tuple[float, float], text: str, colour: Any, size: float = 8) -> None:
     """Text on a patch of its cell's colour, so that lines pass behind it."""
     dark = np.dot(to_rgb(colour), (0.299, 0.587, 0.114)) < 0.55
-    patch = {"facecolor": colour, "edgecolor": "none", "pad": 2.5}
+    patch = {"facecolor": colour, "edgecolor": "none", "pad": 1.0}
     axes.text(*at, text, ha="center", va="center", fontsize=size, color="white" if dark else INK, zorder=5, bbox=patch)
 
 

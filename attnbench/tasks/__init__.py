@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -68,5 +68,5 @@ class Task(ABC):
 
     @classmethod
     @abstractmethod
-    def min_T(cls) -> int:
-        """Smallest legal T with default options."""
+    def min_T(cls, **options: Any) -> int:
+        """Smallest legal T with these options; what is not given is at its default."""

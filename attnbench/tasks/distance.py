@@ -8,7 +8,7 @@ the distance over which a mixer carries information; the load is n_slots · log2
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge
@@ -46,9 +46,9 @@ class Distance(Task):
         self.slice_names = tuple(map(str, self.octaves))
 
     @classmethod
-    def min_T(cls) -> int:
-        """Four slots, once as payloads and once as queries."""
-        return 8
+    def min_T(cls, *, n_slots: int = 4, **options: Any) -> int:
+        """Every slot once as a payload and once as a query."""
+        return 2 * n_slots
 
     def sample(self, n: int, generator: Generator) -> Batch:
         """Draw n sequences; the same generator state gives the same tensors."""
