@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attnbench.cells import Cell
 from attnbench.records import AS_ASKED, Record
+from attnbench.settings import Measure
 
 QUIET_S = 15.0  # between plain lines
 
@@ -31,9 +34,8 @@ class ShownProgress:
         )
         self._task = self._bar.add_task("visits", total=None, left="")
         self._visits = self._made = 0
-        self._left_s, self._spoke_s = 0.0, 0.0
-        self._began_s = time.monotonic()
-        self._speed = Speed()
+        self._spoke_s = 0.0
+        self._left = TimeLeft()
 
     def __enter__(self) -> ShownProgress:
         self._bar.start()
@@ -42,18 +44,18 @@ class ShownProgress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def started(self, run: Path, n_cells: int, n_visits: int, expected_s: float) -> None:
+    def started(self, run: Path, n_cells: int, expected_s: Sequence[tuple[Measure, float]]) -> None:
         """Say where the run goes and how much there is to do."""
-        self._visits, self._left_s = n_visits, expected_s
-        self._bar.update(self._task, total=n_visits)
-        self._say(f"{n_cells} cells, {n_visits} visits to make, about {duration(expected_s)}, into {run}")
+        self._visits = len(expected_s)
+        self._left.expect(expected_s)
+        self._bar.update(self._task, total=self._visits)
+        self._say(f"{n_cells} cells, {self._visits} visits to make, about {self._left}, into {run}")
 
-    def ended(self, cell: Cell, record: Record, expected_s: float, detail: str | None) -> None:
+    def ended(self, cell: Cell, record: Record, took_s: float, expected_s: float, detail: str | None) -> None:
         """Count a visit; one that did not go as asked is told at once, with its reason."""
         self._made += 1
-        self._left_s -= expected_s
-        self._speed.learn(time.monotonic() - self._began_s, expected_s)
-        left = f"{duration(self._left_s * self._speed.factor)} left"
+        self._left.learn(record["measure"], took_s, expected_s)
+        left = f"{self._left} left"
         self._bar.update(self._task, completed=self._made, left=left)
         if record["status"] not in AS_ASKED:
             self._say(f"{record['status']}: {title(cell)}, {record['measure']}: {record['reason']}")
@@ -67,18 +69,36 @@ class ShownProgress:
         self.console.print(line, markup=False)
 
 
-class Speed:
-    """How much longer visits take than expected, learnt from those made so far."""
+class TimeLeft:
+    """Time to finish: what was expected, corrected by how long visits of the same measure have really taken."""
 
     def __init__(self) -> None:
-        self.expected_s = 0.0
-        self.factor = 1.0
+        self._left_s: defaultdict[Measure, float] = defaultdict(float)
+        self._expected_s: defaultdict[Measure, float] = defaultdict(float)
+        self._took_s: defaultdict[Measure, float] = defaultdict(float)
 
-    def learn(self, elapsed_s: float, expected_s: float) -> None:
-        """After `elapsed_s` of the run, one more visit is made that had been expected to take `expected_s`."""
-        self.expected_s += expected_s
-        if self.expected_s > 0:
-            self.factor = elapsed_s / self.expected_s
+    def expect(self, visits: Sequence[tuple[Measure, float]]) -> None:
+        """All visits that are to be made."""
+        for measure, expected_s in visits:
+            self._left_s[measure] += expected_s
+
+    def learn(self, measure: Measure, took_s: float, expected_s: float) -> None:
+        """One more visit is made."""
+        self._left_s[measure] -= expected_s
+        self._expected_s[measure] += expected_s
+        self._took_s[measure] += took_s
+
+    @property
+    def seconds(self) -> float:
+        """Seconds to go."""
+        return sum(left_s * self._factor(measure) for measure, left_s in self._left_s.items())
+
+    def _factor(self, measure: Measure) -> float:
+        expected_s = self._expected_s[measure]
+        return self._took_s[measure] / expected_s if expected_s else 1.0
+
+    def __str__(self) -> str:
+        return duration(self.seconds)
 
 
 def title(cell: Cell) -> str:

@@ -30,8 +30,11 @@ class Recorder(runner.Quiet):
     def __init__(self):
         self.seen = []
 
-    def ended(self, cell, record, expected_s, detail):
-        self.seen.append((cell, record, expected_s))
+    def started(self, run, n_cells, expected_s):
+        self.expected_s = expected_s
+
+    def ended(self, cell, record, took_s, expected_s, detail):
+        self.seen.append((record["measure"], took_s, expected_s))
 
 
 def test_every_cell_is_measured_and_reads_back_what_was_in_force(tmp_path):
@@ -243,7 +246,8 @@ def test_listener_hears_of_every_visit_and_what_it_was_expected_to_take(tmp_path
     recorder = Recorder()
     attnbench.run(write_sweep(tmp_path, TWO_BY_TWO), out=tmp_path / "run", listener=recorder)
     assert len(recorder.seen) == 8
-    assert all(expected_s > 0 for _, _, expected_s in recorder.seen)
+    assert sorted((measure, expected_s) for measure, _, expected_s in recorder.seen) == sorted(recorder.expected_s)
+    assert all(took_s > 0 and expected_s > 0 for _, took_s, expected_s in recorder.seen)
 
 
 def test_run_killed_in_the_middle_is_finished_by_resume(tmp_path):

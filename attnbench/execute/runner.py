@@ -33,20 +33,23 @@ FLOPS_PER_S = 2e10  # a guess at one core, to expect times by; what visits reall
 class Listener(Protocol):
     """What a run tells whoever shows its progress."""
 
-    def started(self, run: Path, n_cells: int, n_visits: int, expected_s: float) -> None:
-        """Called once, before the first visit."""
+    def started(self, run: Path, n_cells: int, expected_s: Sequence[tuple[Measure, float]]) -> None:
+        """Called once, before the first visit; expected_s: the measure and the expected time of each visit."""
 
-    def ended(self, cell: Cell, record: Record, expected_s: float, detail: str | None) -> None:
-        """Called after each visit with its record and the time it had been expected to take."""
+    def ended(self, cell: Cell, record: Record, took_s: float, expected_s: float, detail: str | None) -> None:
+        """Called after each visit with its record, the time it took and the time it had been expected to take.
+
+        Of visits side by side, each is given its share of that time.
+        """
 
 
 class Quiet:
     """Tells nobody."""
 
-    def started(self, run: Path, n_cells: int, n_visits: int, expected_s: float) -> None:
+    def started(self, run: Path, n_cells: int, expected_s: Sequence[tuple[Measure, float]]) -> None:
         """Says nothing."""
 
-    def ended(self, cell: Cell, record: Record, expected_s: float, detail: str | None) -> None:
+    def ended(self, cell: Cell, record: Record, took_s: float, expected_s: float, detail: str | None) -> None:
         """Says nothing."""
 
 
@@ -159,9 +162,8 @@ class _Work:
 
     def do(self) -> None:
         """Everything that is still to do, in the order: what cannot run, checks, time, memory, accuracy."""
-        expected_s = sum(self._expected_s(cell, measure) for cell, measure in self._pending())
-        visits = len(self._pending())
-        self.listener.started(self.folder.path, len(self.plan.cells), visits, expected_s)
+        expected_s = [(measure, self._expected_s(cell, measure)) for cell, measure in self._pending()]
+        self.listener.started(self.folder.path, len(self.plan.cells), expected_s)
         self._refuse_unsupported()
         self._check()
         for measure in ("time", "memory", "accuracy"):
@@ -201,7 +203,7 @@ class _Work:
         for job, outcome in self.processes.run(jobs, self.workers):
             status, reason = _verdict(outcome)
             for cell in job.tag if status else ():
-                self._settle(cell, status, reason, outcome.detail)
+                self._settle(cell, status, reason, outcome)
 
     def _check_job(self, cells: Sequence[Cell]) -> Job:
         smallest = min(cells, key=lambda cell: (cell.d_model, cell.n_heads))
@@ -222,23 +224,28 @@ class _Work:
         ]
         for job, outcome in self.processes.run(jobs, at_once):
             cell, measure = job.tag
-            self._record(cell, measure, _measured(outcome), outcome.detail)
+            self._record(cell, measure, _measured(outcome), outcome)
 
-    def _settle(self, cell: Cell, status: str, reason: str, detail: str | None = None) -> None:
+    def _settle(self, cell: Cell, status: str, reason: str, outcome: Outcome | None = None) -> None:
         """Give all that is left of a cell a status without a visit."""
         for measure in cell.measures:
             if self.left[cell.id, measure]:
-                self._record(cell, measure, {"status": status, "reason": reason}, detail)
+                self._record(cell, measure, {"status": status, "reason": reason}, outcome)
 
-    def _record(self, cell: Cell, measure: Measure, fields: Record, detail: str | None) -> None:
+    def _record(self, cell: Cell, measure: Measure, fields: Record, outcome: Outcome | None) -> None:
         record = {"cell": cell.id, "measure": measure, "variant": cell.variant} | fields
         self.folder.append(record)
         left = self.left[cell.id, measure]
         self.left[cell.id, measure] = left - 1 if fields["status"] == "ok" else 0
-        self.listener.ended(cell, record, self._expected_s(cell, measure), detail)
+        took_s, detail = (outcome.seconds * self._share(measure), outcome.detail) if outcome else (0.0, None)
+        self.listener.ended(cell, record, took_s, self._expected_s(cell, measure), detail)
 
     def _expected_s(self, cell: Cell, measure: Measure) -> float:
-        return self.plan.expected_s(cell, measure, self.flops[cell.id])
+        return self.plan.expected_s(cell, measure, self.flops[cell.id]) * self._share(measure)
+
+    def _share(self, measure: Measure) -> float:
+        """The part of a visit's duration by which it delays the run."""
+        return 1.0 if measure == "time" else 1.0 / self.workers
 
 
 def _check_key(cell: Cell) -> str:

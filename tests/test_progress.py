@@ -1,0 +1,57 @@
+"""What a run says while it goes on."""
+
+import pytest
+from test_cost import cell
+
+from attnbench.progress import ShownProgress, TimeLeft, duration, title
+
+
+def test_time_left_is_what_was_expected_until_something_is_known():
+    left = TimeLeft()
+    left.expect([("time", 2.0), ("time", 2.0), ("accuracy", 60.0)])
+    assert left.seconds == 64.0
+
+
+def test_time_left_is_corrected_for_each_measure_by_itself():
+    left = TimeLeft()
+    left.expect([("time", 2.0)] * 3 + [("accuracy", 60.0)] * 2)
+    left.learn("time", took_s=1.0, expected_s=2.0)
+    assert left.seconds == pytest.approx(2 * 1.0 + 120.0)
+    left.learn("accuracy", took_s=15.0, expected_s=60.0)
+    assert left.seconds == pytest.approx(2 * 1.0 + 15.0)
+
+
+def test_nothing_is_left_when_all_visits_are_made():
+    left = TimeLeft()
+    left.expect([("memory", 3.0)])
+    left.learn("memory", took_s=5.0, expected_s=3.0)
+    assert str(left) == "0 s"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-1, "0 s"), (45.4, "45 s"), (360, "6 min"), (7560, "2.1 h")])
+def test_durations_read_well(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_without_a_terminal_there_are_plain_lines_and_failures_at_once(capsys, tmp_path):
+    bad = {"status": "oom", "measure": "time", "reason": "[bold]too much[/bold]"}
+    with ShownProgress() as progress:
+        progress.started(tmp_path / "run", 1, [("time", 2.0)])
+        progress.ended(cell(label="full", T=64), bad, 1.0, 2.0, "Traceback of it")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        f"1 cells, 1 visits to make, about 2 s, into {tmp_path / 'run'}",
+        "oom: full layer forward T=64 d_model=8, time: [bold]too much[/bold]",
+    ]
+
+
+def test_debug_shows_the_traceback(capsys, tmp_path):
+    bad = {"status": "failed", "measure": "time", "reason": "KeyError"}
+    with ShownProgress(debug=True) as progress:
+        progress.started(tmp_path, 1, [("time", 2.0)])
+        progress.ended(cell(label="full"), bad, 1.0, 2.0, "Traceback of it")
+    assert "Traceback of it" in capsys.readouterr().err
+
+
+def test_title_of_an_accuracy_cell_names_its_task():
+    assert title(cell(label="lstm", task="distance", phase=None, T=64)) == "lstm distance T=64 d_model=8"
