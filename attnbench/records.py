@@ -95,7 +95,6 @@ COLUMNS = (
     "trials",
     "lr",
     "fingerprint",
-    "train_s",
     "backend",
     "time_s",
     "time_low_s",
