@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from attnbench.settings import DType, Level, Measure, Phase, PositionKind, Role
@@ -46,7 +47,7 @@ class Cell:
     digest: str = ""
     label: str = field(default="", compare=False)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Twelve hex digits that say what the cell is; measures and label are not part of it."""
         settings = {key: value for key, value in asdict(self).items() if key not in ("measures", "label")}

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from attnbench import registry
 from attnbench.errors import RequestError, did_you_mean
-from attnbench.registry import Source
+from attnbench.registry import Source, describe_error
 
 if TYPE_CHECKING:
     from attnbench.execute.local import FreshProcesses
@@ -183,7 +183,10 @@ def main() -> None:
         _complain(*error.mistakes, debug=debug)
         sys.exit(2)
     except OSError as error:
-        _complain(f"{error.filename or 'writing'}: {error.strerror}; what was measured so far is kept", debug=debug)
+        _complain(f"{error.filename or 'writing'}: {error.strerror or error}; what was measured is kept", debug=debug)
+        sys.exit(1)
+    except Exception as error:
+        _complain(f"a fault of attnbench: {describe_error(error)}; what was measured is kept", debug=debug)
         sys.exit(1)
 
 
@@ -318,7 +321,7 @@ def _seconds(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return TypeAdapter(Seconds).validate_python(float(text) if text.replace(".", "", 1).isdigit() else text)
+        return TypeAdapter(Seconds).validate_python(float(text) if text.isascii() and text.isdigit() else text)
     except ValidationError as error:
         raise RequestError([f'--timeout {text}: expected a duration such as "60s" or "5m"']) from error
 

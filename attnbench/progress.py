@@ -51,9 +51,11 @@ class ShownProgress:
         self._bar.update(self._task, total=self._visits)
         self._say(f"{n_cells} cells, {self._visits} visits to make, about {self._left}, into {run}")
 
-    def ended(self, cell: Cell, record: Record, took_s: float, expected_s: float, detail: str | None) -> None:
-        """Count a visit; one that did not go as asked is told at once, with its reason."""
-        self._made += 1
+    def ended(
+        self, cell: Cell, record: Record, n_visits: int, took_s: float, expected_s: float, detail: str | None
+    ) -> None:
+        """Count visits; what did not go as asked is told at once, with its reason."""
+        self._made += n_visits
         self._left.learn(record["measure"], took_s, expected_s)
         left = f"{self._left} left"
         self._bar.update(self._task, completed=self._made, left=left)

@@ -1,6 +1,6 @@
 """Run folders: what was asked (cells.jsonl), what each visit gave (records.jsonl), and both as one DataFrame.
 
-    sweep.toml        the request, as it was run
+    sweep.toml        the file that was run; overrides and plugins stand in environment.json
     cells.jsonl       one line per requested cell, written before any of them runs
     environment.json  machine and versions; no host, user or path names
     records.jsonl     one flat object per visit, appended and flushed as soon as the visit ends
@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +114,15 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
-        """Make the folder when it is not there, and lock it. Raises RequestError when another run holds it."""
+        """Make the folder when it is not there, and lock it.
+
+        Raises RequestError when another run holds it, or when it holds somebody's files and no run.
+        """
+        folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            folder = cls(path)
+            if folder._holds_foreign_files():
+                raise RequestError([f"{path}: is not empty and holds no run; choose another folder"])
             folder._lock.acquire(timeout=0)
         except Timeout as error:
             raise RequestError([f"{path}: another run is writing to this folder"]) from error
@@ -128,8 +135,7 @@ class RunFolder:
         """Whether the folder holds a run already."""
         return (self.path / "cells.jsonl").exists() or (self.path / "records.jsonl").exists()
 
-    def holds_foreign_files(self) -> bool:
-        """Whether the folder holds files but no run: it is somebody else's."""
+    def _holds_foreign_files(self) -> bool:
         ours = (".lock", *FILES, *map(_draft, FILES))
         return not self.used and any(entry.name not in ours for entry in self.path.iterdir())
 
@@ -140,9 +146,11 @@ class RunFolder:
         return False
 
     def clear(self) -> None:
-        """Forget an earlier run; its files of measurements go, nothing else does."""
-        for name in FILES:
+        """Forget an earlier run: its measurements and its report go, nothing else does."""
+        for name in (*FILES, "report.html"):
             (self.path / name).unlink(missing_ok=True)
+        for name in ("tables", "plots"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
 
     def begin(self, sweep: str, rows: Iterable[Mapping[str, Any]], environment: Mapping[str, Any]) -> None:
         """Write the present request: sweep.toml, cells.jsonl and environment.json. Records stay as they are."""
@@ -171,8 +179,16 @@ def append(path: Path, record: Record) -> None:
         os.fsync(file.fileno())
 
 
-def read_lines(path: Path) -> tuple[list[Record], list[str]]:
-    """All whole records of a file and a note for each line that is not one (a visit cut short while writing)."""
+def read_records(run: Path) -> tuple[list[Record], list[str]]:
+    """All whole records of a run folder, and a note for each line that is none."""
+    return read_lines(run / "records.jsonl", ("cell", "measure", "status"))
+
+
+def read_lines(path: Path, needed: tuple[str, ...] = ("cell",)) -> tuple[list[Record], list[str]]:
+    """All objects of a file of lines that have the needed keys, and a note for each other line.
+
+    A visit that was cut short while it wrote leaves such a line.
+    """
     records, notes = [], []
     lines = path.read_bytes().split(b"\n") if path.exists() else []
     for number, line in enumerate(lines, start=1):
@@ -180,12 +196,18 @@ def read_lines(path: Path) -> tuple[list[Record], list[str]]:
             continue
         try:
             record = json.loads(line)
-            if not isinstance(record, dict) or "cell" not in record:
-                raise ValueError("not a record")
-            records.append(record)
+            records.append(_whole(record, needed))
         except ValueError:
             notes.append(f"{path}:{number}: not a whole record, left out; its visit counts as not made")
     return records, notes
+
+
+def _whole(record: Any, needed: tuple[str, ...]) -> Record:
+    if not isinstance(record, dict) or not all(key in record for key in needed):
+        raise ValueError("not a record")
+    if record.get("status", "ok") not in STATUSES:
+        raise ValueError("not a status")
+    return record
 
 
 def visits_left(records: Iterable[Record], wanted: Mapping[tuple[str, Measure], int]) -> dict[tuple[str, Measure], int]:
@@ -206,8 +228,8 @@ def read(run: str | Path) -> pd.DataFrame:
     path = Path(run)
     if not (path / "cells.jsonl").is_file():
         raise RequestError([f"{path}: no run here (cells.jsonl is missing)"])
-    cells, cell_notes = read_lines(path / "cells.jsonl")
-    records, notes = read_lines(path / "records.jsonl")
+    cells, cell_notes = read_lines(path / "cells.jsonl", ("cell", "measures", "variant"))
+    records, notes = read_records(path)
     for note in cell_notes + notes:
         print(f"note: {note}", file=sys.stderr)
     by_cell: dict[str, list[Record]] = {}
@@ -224,16 +246,18 @@ class Run:
 
     path: Path
 
-    @property
+    @cached_property
     def frame(self) -> pd.DataFrame:
         """The cells and what they gave, see `read`."""
         return read(self.path)
 
     @property
     def environment(self) -> dict[str, Any]:
-        """The machine and the versions that the run recorded."""
-        environment: dict[str, Any] = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
-        return environment
+        """The machine and the versions that the run recorded; empty when its file is lost or torn."""
+        with suppress(OSError, ValueError):
+            environment = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
+            return environment if isinstance(environment, dict) else {}
+        return {}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -254,6 +278,8 @@ def _row(cell: Record, records: list[Record]) -> Record:
     row: Record = dict(cell)
     for record in latest:
         row |= {key: value for key, value in record.items() if value is not None}
+    for name, fact in row.pop("extra", {}).items():
+        row.setdefault(name, fact)  # a variant's own facts take no column that means something else
     row |= {"status": worst["status"], "reason": worst.get("reason"), "visits": sum(map(len, visits.values()))}
     row |= {"options": _compact(row["options"]), "task_options": _compact(row["task_options"])}
     for key in ("measure", "schema", "digest"):
@@ -262,12 +288,21 @@ def _row(cell: Record, records: list[Record]) -> Record:
 
 
 def _times(visits: list[Record], row: Mapping[str, Any]) -> Record:
-    """All samples of all visits together, their median, its interval and the rate of visible operations."""
-    samples = [sample for visit in visits for sample in visit["samples_s"]]
+    """The median of the visits' medians, the hull of their intervals, and the rate of visible operations.
+
+    A visit that samples longer weighs no more: what differs between processes is no less real for it.
+    """
+    samples = [visit["samples_s"] for visit in visits]
     if not samples:
         return {}
-    time_s, (low, high) = median(samples), median_interval(samples)
-    times: Record = {"samples_s": samples, "time_s": time_s, "time_low_s": low, "time_high_s": high}
+    time_s = median([median(of_visit) for of_visit in samples])
+    low_s, high_s = zip(*(median_interval(of_visit) for of_visit in samples), strict=True)
+    times: Record = {
+        "samples_s": [sample for of_visit in samples for sample in of_visit],
+        "time_s": time_s,
+        "time_low_s": min(low_s),
+        "time_high_s": max(high_s),
+    }
     return times | ({"flops_per_s": row["flops"] / time_s} if row.get("flops") is not None else {})
 
 

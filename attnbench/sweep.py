@@ -116,6 +116,7 @@ _NOT_IN_ACCURACY = {
     "level": "an accuracy cell is always at level model",
     "B": "an accuracy cell is trained in batches of train.batch_size",
 }
+_LEVELS_OF = {key: {"model"} for key in ("n_layers", "embedding_std", "positions")} | {"d_ff": {"block", "model"}}
 _OPTION_TABLES = {"variant": "options", "task": "tasks"}
 _HOMES: tuple[tuple[str, type[Settings], str], ...] = (
     ("", Sweep, "at the top of the file, before the first table"),
@@ -296,6 +297,10 @@ def _one_grid_mistakes(grid: Grid, defaults: Grid) -> Iterator[str]:
     if "accuracy" not in measures:
         if grid.task:
             yield 'task: only measure = ["accuracy"] trains on a task'
+        levels = grid.level or defaults.level or DEFAULTS["level"]
+        for key, homes in _LEVELS_OF.items():
+            if len(getattr(grid, key) or ()) > 1 and not homes.intersection(levels):
+                yield f"{key}: has no effect at level {' or '.join(levels)}, only at {' and '.join(sorted(homes))}"
         return
     if len(set(measures)) > 1:
         yield 'measure: "accuracy" has cells of its own; put time and memory in another [[grid]]'

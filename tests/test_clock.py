@@ -68,6 +68,12 @@ def test_first_call_is_a_column_of_its_own_and_in_no_sample():
     assert max(timing.samples_s) < 0.01
 
 
+def test_slow_first_call_does_not_shorten_the_samples():
+    timing = Machine(0.3, 2e-5).time(TimingSettings(warmup_s=0.2, max_s=0.05))
+    assert timing.calls * 2e-5 >= 1e-3
+    assert timing.flags == []
+
+
 def test_short_calls_are_repeated_until_a_sample_lasts_a_millisecond():
     timing = Machine(1e-5).time(TimingSettings(warmup_s=1e-4, max_s=0.05, precision=NEVER))
     assert timing.calls * 1e-5 >= 1e-3

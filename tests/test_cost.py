@@ -5,7 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnbench.cells import Cell
-from attnbench.execute.build import MODEL_VOCAB, build_module, build_subject
+from attnbench.execute.build import MODEL_VOCAB, build_module, build_workload
+from attnbench.execute.cell import _in_force
 from attnbench.measure.cost import cost
 from attnbench.mixer import Attention, Flops, Mixer, visible_pairs
 
@@ -84,12 +85,12 @@ def sizes(asked):
 @pytest.mark.parametrize("level", LEVELS)
 def test_executed_operations_equal_torchs_count(level, phase):
     asked = cell(phase=phase, **LEVELS[level])
-    subject = build_subject(asked, build_module(asked, Dense))
+    workload = build_workload(asked, build_module(asked, Dense))
     with FlopCounterMode(display=False) as counter:  # it follows modules, which autograd.grad does not let it
-        y = subject.forward()
+        y = workload.forward()
         if phase == "forward_backward":
             y.backward(torch.ones_like(y))
-    known = cost(subject.mixer, **sizes(asked))
+    known = cost(workload.mixer, **sizes(asked))
     assert known is not None
     assert known.executed == counter.get_total_flops()
 
@@ -97,7 +98,7 @@ def test_executed_operations_equal_torchs_count(level, phase):
 def test_causal_mask_halves_the_visible_core_and_nothing_else():
     T, d_model = 64, 8
     asked = cell(T=T, S=T, B=1, max_T=T)
-    mixer = build_subject(asked, build_module(asked, Dense)).mixer
+    mixer = build_workload(asked, build_module(asked, Dense)).mixer
     known = cost(mixer, **sizes(asked))
     assert known is not None
     assert known.flops == 8 * T * d_model**2 + 2 * T * (T + 1) * d_model
@@ -110,32 +111,62 @@ def test_recomputation_in_the_backward_pass_is_executed_and_not_visible():
             return Flops(100.0, 10.0, core_executed=200.0, backward=2.5)
 
     asked = cell(phase="forward_backward", B=1)
-    known = cost(build_subject(asked, build_module(asked, Recomputing)).mixer, **sizes(asked))
+    known = cost(build_workload(asked, build_module(asked, Recomputing)).mixer, **sizes(asked))
     assert known is not None
     assert (known.flops, known.executed) == (330.0, 200 * 3.5 + 30)
 
 
 def test_without_a_formula_the_cost_is_not_available():
     asked = cell()
-    assert cost(build_subject(asked, build_module(asked, Untold)).mixer, **sizes(asked)) is None
+    assert cost(build_workload(asked, build_module(asked, Untold)).mixer, **sizes(asked)) is None
 
 
 def test_gradients_of_a_call_are_returned_and_never_pile_up():
     asked = cell(phase="forward_backward")
-    subject = build_subject(asked, build_module(asked, Dense))
-    call = subject.call("forward_backward")
+    workload = build_workload(asked, build_module(asked, Dense))
+    call = workload.call("forward_backward")
     first, second = call(), call()
     for a, b in zip(first, second, strict=True):
         torch.testing.assert_close(a, b)
-    assert all(parameter.grad is None for parameter in subject.module.parameters())
+    assert all(parameter.grad is None for parameter in workload.module.parameters())
 
 
 def test_core_has_ready_inputs_and_no_parameters():
-    subject = build_subject(cell(level="core"), build_module(cell(level="core"), Dense))
-    assert subject.n_params == 0
-    assert [tuple(x.shape) for x in subject.inputs] == [(3, 2, 12, 4)] * 3
+    workload = build_workload(cell(level="core"), build_module(cell(level="core"), Dense))
+    assert workload.n_params == 0
+    assert [tuple(x.shape) for x in workload.inputs] == [(3, 2, 12, 4)] * 3
+
+
+def test_parameters_that_the_core_uses_get_a_gradient():
+    class Scaled(Dense):
+        def __init__(self, spec):
+            super().__init__(spec)
+            self.scale = torch.nn.Parameter(torch.ones(()))
+
+        def attend(self, q, k, v, *extra, key_mask=None):
+            return super().attend(q * self.scale, k, v)
+
+    asked = cell(level="core", phase="forward_backward")
+    gradients = build_workload(asked, build_module(asked, Scaled)).call("forward_backward")()
+    assert sum(gradient is not None for gradient in gradients) == 4
+
+
+@pytest.mark.parametrize(("phase", "training"), [("forward", False), ("forward_backward", True)])
+def test_forward_is_timed_as_in_use_and_backward_as_in_training(phase, training):
+    assert build_module(cell(phase=phase), Dense).training is training
+
+
+def test_a_mixer_inside_a_mixer_is_one_layer():
+    class Wrapped(Dense):
+        def __init__(self, spec):
+            super().__init__(spec)
+            self.inner = Dense(spec)
+
+    asked = cell(level="block", d_ff=32)
+    plain, wrapped = (_in_force(asked, build_workload(asked, build_module(asked, cls))) for cls in (Dense, Wrapped))
+    assert wrapped["flops"] == plain["flops"]
 
 
 def test_core_of_a_mixer_without_keys_is_refused():
     with pytest.raises(TypeError, match="no queries and keys"):
-        build_subject(cell(level="core"), build_module(cell(level="core"), Untold))
+        build_workload(cell(level="core"), build_module(cell(level="core"), Untold))

@@ -37,7 +37,7 @@ def test_without_a_terminal_there_are_plain_lines_and_failures_at_once(capsys, t
     bad = {"status": "oom", "measure": "time", "reason": "[bold]too much[/bold]"}
     with ShownProgress() as progress:
         progress.started(tmp_path / "run", 1, [("time", 2.0)])
-        progress.ended(cell(label="full", T=64), bad, 1.0, 2.0, "Traceback of it")
+        progress.ended(cell(label="full", T=64), bad, 1, 1.0, 2.0, "Traceback of it")
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         f"1 cells, 1 visits to make, about 2 s, into {tmp_path / 'run'}",
@@ -49,7 +49,7 @@ def test_debug_shows_the_traceback(capsys, tmp_path):
     bad = {"status": "failed", "measure": "time", "reason": "KeyError"}
     with ShownProgress(debug=True) as progress:
         progress.started(tmp_path, 1, [("time", 2.0)])
-        progress.ended(cell(label="full"), bad, 1.0, 2.0, "Traceback of it")
+        progress.ended(cell(label="full"), bad, 1, 1.0, 2.0, "Traceback of it")
     assert "Traceback of it" in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from run_rows import cell, record, run_of, timed
 
 from attnbench.errors import RequestError
-from attnbench.records import COLUMNS, STATUSES, Run, RunFolder, append, read, read_lines, visits_left
+from attnbench.records import COLUMNS, STATUSES, Run, RunFolder, append, read, read_lines, read_records, visits_left
 
 NAMES = ["é" * 3, "plain", "三", 'quote" and \\']
 
@@ -215,11 +215,31 @@ def test_what_a_visit_says_once_is_taken_from_the_latest(tmp_path):
     assert "kernel" not in found
 
 
-def test_times_are_taken_over_the_samples_of_all_visits(tmp_path):
-    found = row(tmp_path, cell("a"), [timed("a", 1.0, 2.0, 3.0), timed("a", 10.0, 11.0)])
-    assert found["samples_s"] == [1.0, 2.0, 3.0, 10.0, 11.0]
-    assert (found["time_s"], found["time_low_s"], found["time_high_s"]) == (3.0, 1.0, 11.0)
-    assert found["flops_per_s"] == 1e6 / 3.0
+def test_a_visit_that_samples_longer_weighs_no_more(tmp_path):
+    found = row(tmp_path, cell("a"), [timed("a", *[1.0] * 1000), timed("a", *[2.0] * 10), timed("a", 3.0, 3.0)])
+    assert len(found["samples_s"]) == 1012
+    assert (found["time_s"], found["time_low_s"], found["time_high_s"]) == (2.0, 1.0, 3.0)
+    assert found["flops_per_s"] == 1e6 / 2.0
+
+
+def test_a_variants_own_facts_take_no_column_that_means_something_else(tmp_path):
+    facts = {"status": "fast path", "measure": "mine", "T": "9", "backend": "flash", "tile": "64"}
+    found = row(tmp_path, cell("a"), [timed("a", 1.0) | {"extra": facts}])
+    assert (found["status"], found["T"], found["backend"], found["tile"]) == ("ok", 64, "flash", "64")
+
+
+def test_lines_that_lack_what_a_record_needs_are_left_out_and_their_visits_made_again(tmp_path):
+    made = [timed("a", 1.0), {"cell": "a", "status": "ok"}, {"cell": "a", "measure": "time", "status": "fine"}]
+    run_of(tmp_path, [cell("a")], made)
+    records, notes = read_records(tmp_path)
+    assert len(records) == 1
+    assert len(notes) == 2
+    assert visits_left(records, {("a", "time"): 2}) == {("a", "time"): 1}
+
+
+def test_a_torn_environment_is_an_empty_one(tmp_path):
+    (tmp_path / "environment.json").write_text('{"question": "wh')
+    assert Run(tmp_path).environment == {}
 
 
 def test_samples_of_a_visit_that_went_wrong_are_not_taken(tmp_path):
@@ -307,22 +327,29 @@ def test_a_place_where_no_folder_can_be_is_refused(tmp_path):
             RunFolder.create(path)
 
 
-def test_a_folder_knows_whether_it_is_new_a_runs_or_somebody_elses(tmp_path):
-    folder = RunFolder.create(tmp_path)
-    assert (folder.used, folder.holds_foreign_files()) == (False, False)
+def test_a_folder_of_somebodys_files_is_refused_and_not_even_locked(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
-    assert (folder.used, folder.holds_foreign_files()) == (False, True)
+    with pytest.raises(RequestError, match="holds no run; choose another folder"):
+        RunFolder.create(tmp_path)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_a_folder_knows_whether_it_is_new_or_a_runs(tmp_path):
+    folder = RunFolder.create(tmp_path)
+    assert not folder.used
     folder.begin("sweep", [cell("a")], {})
-    assert (folder.used, folder.holds_foreign_files()) == (True, False)
+    assert folder.used
     assert (folder.holds("sweep"), folder.holds("another")) == (True, False)
     folder.close()
+    (tmp_path / "thesis.tex").write_text("")
+    RunFolder.create(tmp_path).close()  # a file beside a run is no reason to refuse it
 
 
 def test_a_run_that_was_killed_before_its_first_cell_may_be_begun_again(tmp_path):
-    folder = RunFolder.create(tmp_path)
     for name in ("sweep.toml", "environment.json", "cells.jsonl.part"):
         (tmp_path / name).write_text("half")
-    assert (folder.used, folder.holds_foreign_files()) == (False, False)
+    folder = RunFolder.create(tmp_path)
+    assert not folder.used
     folder.begin("sweep", [cell("a")], {"torch": "2"})
     folder.close()
     assert Run(tmp_path).environment == {"torch": "2"}
@@ -332,6 +359,8 @@ def test_a_run_that_was_killed_before_its_first_cell_may_be_begun_again(tmp_path
 def test_clearing_forgets_the_run_and_nothing_else(tmp_path):
     run_of(tmp_path, [cell("a")], [timed("a", 1.0)])
     (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "time.svg").write_text("old")
     folder = RunFolder.create(tmp_path)
     folder.clear()
     folder.close()

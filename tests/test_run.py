@@ -16,25 +16,27 @@ from runs import PLUGINS, write_sweep
 import attnbench
 from attnbench.errors import RequestError
 from attnbench.execute import runner
-from attnbench.records import read_lines
+from attnbench.records import read_records
 from attnbench.registry import variant_name
 
 TWO_BY_TWO = '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 12]\nmeasure = ["time", "memory"]\n'
 
 
 def records(folder):
-    return read_lines(folder / "records.jsonl")[0]
+    return read_records(folder)[0]
 
 
 class Recorder(runner.Quiet):
     def __init__(self):
         self.seen = []
+        self.n_visits = 0
 
     def started(self, run, n_cells, expected_s):
         self.expected_s = expected_s
 
-    def ended(self, cell, record, took_s, expected_s, detail):
+    def ended(self, cell, record, n_visits, took_s, expected_s, detail):
         self.seen.append((record["measure"], took_s, expected_s))
+        self.n_visits += n_visits
 
 
 def test_every_cell_is_measured_and_reads_back_what_was_in_force(tmp_path):
@@ -228,6 +230,46 @@ def test_thread_count_is_in_the_record_and_the_callers_is_left_alone(tmp_path):
     assert sorted(frame["threads"]) == [1, 2]
     assert frame["cell"].nunique() == 2
     assert torch.get_num_threads() == before
+
+
+def test_what_a_mixer_says_of_itself_never_spoils_its_record(tmp_path):
+    head = f'plugins = ["{PLUGINS / "oddities.py"}"]'
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = [{ name = "odd", gamma = 2.0 }]\nT = 8\n', head)
+    row = attnbench.run(sweep, out=tmp_path / "run").frame.iloc[0]
+    assert (row["status"], row["reason"]) == ("ok", None)
+    assert json.loads(row["options"]) == {"gamma": 2.0, "name": "x"}
+    assert row["tile"].startswith("Odd(")
+
+
+def test_variant_that_ends_the_process_when_it_is_built_harms_no_other(tmp_path):
+    head = f'plugins = ["{PLUGINS / "oddities.py"}"]'
+    grid = '[[grid]]\nvariant = ["suicidal", "lstm"]\nT = 8\nlevel = ["core", "layer"]\n'
+    frame = attnbench.run(write_sweep(tmp_path, grid, head), out=tmp_path / "run").frame
+    statuses = frame.set_index(["variant", "level"])["status"].to_dict()
+    assert (statuses["lstm", "core"], statuses["lstm", "layer"]) == ("unsupported", "ok")
+    assert statuses["suicidal", "layer"] == "failed"
+
+
+def test_a_visit_that_goes_wrong_is_not_repeated(tmp_path):
+    head = f'plugins = ["{PLUGINS / "disasters.py"}"]'
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "disasters"\nT = [80, 8]\n', head)
+    sweep.write_text(sweep.read_text().replace("[timing]", "[timing]\nvisits = 3"))
+    recorder = Recorder()
+    made = attnbench.run(sweep, out=tmp_path / "run", listener=recorder)
+    assert made.counts == {"ok": 1, "failed": 1}
+    assert sorted(r["status"] for r in records(tmp_path / "run")) == ["failed", "ok", "ok", "ok"]
+    assert recorder.n_visits == len(recorder.expected_s) == 6
+
+
+def test_accuracy_is_trained_in_the_dtype_that_was_asked_for(tmp_path):
+    grid = (
+        '[[grid]]\nmeasure = "accuracy"\nvariant = "full"\ntask = "distance"\nT = 8\ndtype = ["float32", "float64"]\n'
+    )
+    sweep = write_sweep(tmp_path, grid + "[train]\nsteps = 2\nlr = 1e-2\nn_test = 8\nn_validation = 8\n")
+    frame = attnbench.run(sweep, out=tmp_path / "run").frame
+    assert list(frame["status"]) == ["ok", "ok"], list(frame["reason"])
+    assert sorted(frame["dtype"]) == ["float32", "float64"]
+    assert frame["loss"].nunique() == 2
 
 
 def test_accuracy_cell_is_trained_and_scored(tmp_path):

@@ -181,14 +181,17 @@ def test_data_depend_on_task_options_length_seed_and_split_and_on_nothing_else()
     one = key(Distance(32))
     torch.manual_seed(2)
     assert key(Distance(32)) == one
+    named = Distance(32)
+    named.options = {**named.options, "another": 1}  # one that changes no draw by itself
     others = [
+        key(named),
         key(Distance(33)),
         key(Distance(32, n_values=9)),
         key(Distance(32, n_noise=15)),
         key(Distance(32), seed=1),
         key(Distance(32), split="validation"),
     ]
-    assert len({one, *others}) == 6
+    assert len({one, *others}) == 7
 
 
 def test_a_fingerprint_is_the_digest_of_tokens_and_labels():

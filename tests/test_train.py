@@ -1,6 +1,7 @@
 """Training: the same data for everyone, the choice on validation data, one score on test data."""
 
 import json
+import math
 from dataclasses import asdict
 from functools import partial
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 
 from attnbench.mixer import Attention, Mixer, Spec
 from attnbench.settings import TrainSettings
-from attnbench.splits import held_out, in_split
+from attnbench.splits import held_out, in_split, training_batches
 from attnbench.tasks import IGNORE, Batch, Task
 from attnbench.tasks.distance import Distance
 from attnbench.train import _lr_factor, _parameter_groups, evaluate, train
@@ -115,6 +116,30 @@ def test_training_repeats_itself_bit_for_bit_and_leaves_the_global_random_state(
     torch.manual_seed(2)
     assert train(partial(model, task), task, QUICK, seed=3) == one
     assert train(partial(model, task), task, QUICK, seed=4).loss != one.loss
+
+
+def test_training_is_the_plain_loop_over_whole_logits():
+    task = Distance(16)
+    plan = QUICK.model_copy(update={"lr": [1e-2], "clip": 0.5, "weight_decay": 0.5, "steps": 8, "eval_every": 8})
+    torch.manual_seed(5)
+    made, stream = model(task), training_batches(task, plan.batch_size, seed=5)
+    skipped = {p for part in (made.embedding, made.stack.norm) for p in part.parameters()}
+    skipped |= {p for p in made.parameters() if p.ndim == 1}
+    matrices = [p for p in made.parameters() if p not in skipped]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.5}, {"params": [*skipped], "weight_decay": 0.0}], lr=1e-2
+    )
+    for factor in [1.0, *(0.1 + 0.45 * (1 + math.cos(math.pi * i / 7)) for i in range(1, 8))]:
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2 * factor
+        batch = next(stream)
+        optimizer.zero_grad()
+        F.cross_entropy(made(batch.tokens).flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORE).backward()
+        nn.utils.clip_grad_norm_(made.parameters(), 0.5)
+        optimizer.step()
+    test = held_out(task, "test", plan.n_test, 5)
+    expected = F.cross_entropy(made(test.tokens).flatten(0, 1), test.labels.flatten(), ignore_index=IGNORE).item()
+    assert train(partial(model, task), task, plan, seed=5).loss == pytest.approx(expected, rel=1e-5)
 
 
 def test_trials_start_from_the_same_weights_and_see_the_same_batches():
@@ -289,6 +314,19 @@ def test_a_score_does_not_depend_on_which_rows_share_a_batch(mixer):
         parts = evaluate(made, test, task.slice_names, batch_size)
         assert parts.loss == pytest.approx(whole.loss, abs=1e-6)
         assert parts.slices == whole.slices
+
+
+def test_scoring_is_done_without_dropout_and_training_with_it():
+    class Dropping(Nothing):
+        def forward(self, x, *, context=None, key_mask=None):
+            modes.append(self.training)
+            return F.dropout(super().forward(x), 0.5, self.training)
+
+    task, modes = Distance(16), []
+    train(partial(model, task, Dropping), task, QUICK, seed=0)
+    validation, test = (-(-n // QUICK.batch_size) for n in (QUICK.n_validation, QUICK.n_test))
+    look = [True] * QUICK.eval_every + [False] * validation
+    assert modes == look * 2 + [False] * test
 
 
 def test_the_head_meets_scored_positions_alone():

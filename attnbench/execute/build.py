@@ -17,7 +17,7 @@ MODEL_VOCAB = 256  # of a timed language model; small, so that mixing is not dro
 
 
 @dataclass(frozen=True)
-class Subject:
+class Workload:
     """module: what the cell measures, parameters and all. mixer: the (first) mixer in it.
 
     inputs: tensors made outside the clock. forward: one forward pass over them, giving output_shape in dtype.
@@ -46,7 +46,8 @@ class Subject:
         if phase == "forward":
             return self.forward
         seed = torch.randn(self.output_shape, dtype=self.dtype, device=self.inputs[0].device)
-        wanted = [tensor for tensor in (*self.inputs, *self.module.parameters()) if tensor.requires_grad]
+        parts = (*self.inputs, *self.module.parameters(), *self.mixer.parameters())  # a core's own are its mixer's
+        wanted = [tensor for tensor in dict.fromkeys(parts) if tensor.requires_grad]
 
         def forward_backward() -> tuple[Tensor | None, ...]:
             gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
@@ -63,8 +64,8 @@ def spec_of(cell: Cell) -> Spec:
 
 
 def language_model(cell: Cell, cls: type[Mixer], vocab_size: int) -> LanguageModel:
-    """The model of a cell at level model, freshly initialised from torch's global generator."""
-    return LanguageModel(
+    """The model of a cell at level model in its dtype, freshly initialised from torch's global generator."""
+    model = LanguageModel(
         vocab_size=vocab_size,
         d_model=cell.d_model,
         n_heads=cell.n_heads,
@@ -76,6 +77,7 @@ def language_model(cell: Cell, cls: type[Mixer], vocab_size: int) -> LanguageMod
         positions=cell.positions,
         embedding_std=cell.embedding_std or 0.02,
     )
+    return model.to(getattr(torch, cell.dtype))
 
 
 def build_module(cell: Cell, cls: type[Mixer]) -> nn.Module:
@@ -87,26 +89,26 @@ def build_module(cell: Cell, cls: type[Mixer]) -> nn.Module:
         if cell.level == "block":
             assert isinstance(module, Mixer)
             module = Block(module, d_ff=cell.d_ff or 0)
-    return module.to(device=cell.device, dtype=getattr(torch, cell.dtype))
+    return module.to(device=cell.device, dtype=getattr(torch, cell.dtype)).train(cell.phase != "forward")
 
 
-def build_subject(cell: Cell, module: nn.Module) -> Subject:
+def build_workload(cell: Cell, module: nn.Module) -> Workload:
     """Inputs and the forward call for a module that `build_module` made."""
     mixer = next(part for part in module.modules() if isinstance(part, Mixer))
     dtype = getattr(torch, cell.dtype)
     if cell.level == "model":
         tokens = torch.randint(MODEL_VOCAB, (cell.B, cell.T), device=cell.device)
-        return Subject(module, mixer, (tokens,), partial(module, tokens), (cell.B, cell.T, MODEL_VOCAB), dtype)
+        return Workload(module, mixer, (tokens,), partial(module, tokens), (cell.B, cell.T, MODEL_VOCAB), dtype)
     x = _normal(cell, cell.T)
     context = _normal(cell, cell.S) if cell.role == "cross" or cell.S != cell.T else None
     if cell.level == "core":
         return _core(cell, mixer, x, x if context is None else context)
     if context is None:
-        return Subject(module, mixer, (x,), partial(module, x), tuple(x.shape), dtype)
-    return Subject(module, mixer, (x, context), partial(module, x, context=context), tuple(x.shape), dtype)
+        return Workload(module, mixer, (x,), partial(module, x), tuple(x.shape), dtype)
+    return Workload(module, mixer, (x, context), partial(module, x, context=context), tuple(x.shape), dtype)
 
 
-def _core(cell: Cell, mixer: Mixer, x: Tensor, context: Tensor) -> Subject:
+def _core(cell: Cell, mixer: Mixer, x: Tensor, context: Tensor) -> Workload:
     """Attend alone, on ready queries, keys and values."""
     if not isinstance(mixer, Attention):
         raise TypeError(f"{cell.variant} has no queries and keys, so no level core")
@@ -114,8 +116,8 @@ def _core(cell: Cell, mixer: Mixer, x: Tensor, context: Tensor) -> Subject:
         projected = mixer.project(x, context)
     ready = tuple(part.detach().clone().requires_grad_() for part in projected)
     shape = (cell.B, mixer.spec.n_heads, cell.T, mixer.d_v)
-    bare = nn.ModuleList()  # the core has no parameters of its own: projections are outside it
-    return Subject(bare, mixer, ready, partial(mixer.attend, *ready, key_mask=None), shape, x.dtype)
+    bare = nn.ModuleList()  # projections are outside a core, and so are parameters
+    return Workload(bare, mixer, ready, partial(mixer.attend, *ready, key_mask=None), shape, x.dtype)
 
 
 def _normal(cell: Cell, length: int) -> Tensor:

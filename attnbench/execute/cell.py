@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attnbench import registry
 from attnbench.cells import Cell
 from attnbench.conformance import certify
-from attnbench.execute.build import MODEL_VOCAB, Subject, build_module, build_subject, language_model
+from attnbench.execute.build import MODEL_VOCAB, Workload, build_module, build_workload, language_model
 from attnbench.execute.orders import Visit
 from attnbench.measure.clock import time_call
 from attnbench.measure.cost import cost
@@ -23,7 +23,7 @@ from attnbench.registry import Source
 from attnbench.settings import TimingSettings
 from attnbench.tasks import Task
 from attnbench.train import train
-from attnbench.transformer import LanguageModel
+from attnbench.transformer import Block, LanguageModel
 
 THREAD_STACK = 16 * 2**20  # what one more thread may map: its stack, and an arena's first pages
 
@@ -86,25 +86,25 @@ def limit_memory(limit: int, threads: int) -> None:
 
 def _time(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
     cell, synchronize = order.cell, synchronizer(order.cell.device)
-    subject = build_subject(cell, build_module(cell, cls))
-    call = subject.call(cell.phase or "forward")
+    workload = build_workload(cell, build_module(cell, cls))
+    call = workload.call(cell.phase or "forward")
     with torch.set_grad_enabled(cell.phase != "forward"):
         timing = time_call(call, order.timing, synchronize=synchronize, resolution_s=_resolution_s(synchronize))
         status = _finite(call())
-    return status | _in_force(cell, subject) | asdict(timing)
+    return status | _in_force(cell, workload) | asdict(timing)
 
 
 def _memory(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
     cell, made = order.cell, list[nn.Module]()
     build_peak = peak_bytes(lambda: made.append(build_module(cell, cls)), cell.device)
-    subject = build_subject(cell, made[0])
-    call = subject.call(cell.phase or "forward")
+    workload = build_workload(cell, made[0])
+    call = workload.call(cell.phase or "forward")
     with torch.set_grad_enabled(cell.phase != "forward"):
         status = _finite(call())
         resident = resident_peak_bytes(call)
         peak = peak_bytes(call, cell.device)
     memory = {"peak_bytes": peak, "rss_peak_bytes": resident, "build_peak_bytes": build_peak}
-    return status | _in_force(cell, subject) | memory
+    return status | _in_force(cell, workload) | memory
 
 
 def _accuracy(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
@@ -142,41 +142,47 @@ def _finite(result: object) -> dict[str, Any]:
     return {"status": "nonconformant", "reason": "an output or a gradient is not finite"}
 
 
-def _in_force(cell: Cell, subject: Subject) -> dict[str, Any]:
+def _in_force(cell: Cell, workload: Workload) -> dict[str, Any]:
     """What the built objects say of themselves, not what was asked for."""
     known = cost(
-        subject.mixer,
+        workload.mixer,
         level=cell.level,
         phase=cell.phase or "forward",
         T=cell.T,
         S=cell.S,
-        B=subject.inputs[0].shape[0],
-        n_layers=sum(isinstance(part, Mixer) for part in subject.module.modules()) or 1,
+        B=workload.inputs[0].shape[0],
+        n_layers=max(1, sum(isinstance(part, Block) for part in workload.module.modules())),
         d_ff=cell.d_ff or 0,
         vocab_size=MODEL_VOCAB,
     )
-    return _read_back(cell, subject.mixer, _example(subject)) | {
-        "n_params": subject.n_params,
-        "param_bytes": subject.param_bytes,
+    return _read_back(cell, workload.mixer, _example(workload)) | {
+        "n_params": workload.n_params,
+        "param_bytes": workload.param_bytes,
         "flops": known.flops if known else None,
         "flops_executed": known.executed if known else None,
     }
 
 
-def _example(subject: Subject) -> Tensor:
+def _example(workload: Workload) -> Tensor:
     """A tensor that shows the dtype and the device in force: a parameter, else an input."""
-    return next(iter(subject.module.parameters()), subject.inputs[0])
+    return next(iter(workload.module.parameters()), workload.inputs[0])
 
 
 def _read_back(cell: Cell, mixer: Mixer, example: Tensor) -> dict[str, Any]:
     return {
-        "options": {name: getattr(mixer, name, value) for name, value in cell.options.items()},
+        "options": {name: _plain(getattr(mixer, name, value), value) for name, value in cell.options.items()},
         "d_model": mixer.spec.d_model,
         "n_heads": mixer.spec.n_heads,
         "dtype": str(example.dtype).removeprefix("torch."),
         "device": example.device.type,
         "threads": torch.get_num_threads(),
-    } | mixer.extra_record()
+        "extra": {str(name): str(fact) for name, fact in mixer.extra_record().items()},
+    }
+
+
+def _plain(found: object, asked: object) -> object:
+    """An option as a record can hold it: what the mixer says, else (it made a tensor of it, say) what was asked."""
+    return found if isinstance(found, str | int | float | None) else asked
 
 
 def _resolution_s(synchronize: Callable[[], None]) -> float:

@@ -34,7 +34,10 @@ _COST_MODULES = (
     "execute/build",
     "execute/cell",
 )
-_ACCURACY_MODULES = ("mixer", "kernels", "positions", "transformer", "train", "splits", "tasks/__init__")
+_ACCURACY_MODULES = (
+    *("mixer", "kernels", "positions", "transformer", "train", "splits", "tasks/__init__"),
+    *("execute/build", "execute/cell"),
+)
 
 
 def catalogue(variants: Sequence[VariantUse], tasks: Sequence[VariantUse], files: Sequence[str]) -> Catalogue:
@@ -84,10 +87,10 @@ def offered_by(file: str) -> dict[str, Source]:
     return found
 
 
-def judge(cells: Sequence[Cell], sources: Mapping[str, Source]) -> list[Judgement]:
-    """Whether each cell can run at all, and what it costs by formula."""
-    classes = {name: registry.load(sources[name]) for name in {cell.variant for cell in cells}}
-    return [_judge(cell, classes[cell.variant]) for cell in cells]
+def judge(cells: Sequence[Cell], source: Source) -> list[Judgement]:
+    """Whether each cell of one variant can run at all, and what it costs by formula."""
+    cls = registry.load(source)
+    return [_judge(cell, cls) for cell in cells]
 
 
 def profile(name: str, sources: Mapping[str, Source]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from attnbench.registry import describe_error
 
 PRELOAD = ["attnbench.execute.cell", "attnbench.execute.describe"]
 PRELOAD_TRAINING = ["torch._dynamo"]  # the first optimiser of a process imports it, a second that belongs to no visit
+LONGEST_SLEEP_S = 1e5  # poll(2) counts milliseconds in 32 bits
 OOM_SIGNS = (
     "can't allocate memory",
     "Cannot allocate memory",
@@ -39,7 +40,11 @@ OOM_SIGNS = (
     "Thread creation failed",
     "failed to create thread",
 )
-SIGNAL_HINTS = {signal.SIGKILL: "perhaps out of memory", signal.SIGSEGV: "segmentation fault", signal.SIGABRT: "abort"}
+SIGNAL_HINTS: dict[int, str] = {
+    signal.SIGKILL: "perhaps out of memory",
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGABRT: "abort",
+}
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,7 @@ class FreshProcesses:
         """Sleep until a process answers, dies or runs out of time; yield what has ended."""
         limits = [left for running in self._running if (left := running.left_s()) is not None]
         doors = [door for running in self._running for door in (running.answers, running.process.sentinel)]
-        ready = wait(doors, min(limits, default=None))
+        ready = wait(doors, min([*limits, LONGEST_SLEEP_S]))
         for running in list(self._running):
             if running.answers in ready or running.process.sentinel in ready:
                 outcome = _outcome(running)
@@ -207,18 +212,21 @@ def _leave_after(parent: Any) -> None:
 def _outcome(running: _Running) -> Outcome:
     """What a process that answered or died has to say."""
     if running.answers.poll():
-        with suppress(EOFError, OSError):
+        try:
             answer: Outcome = running.answers.recv()
             return answer
+        except (EOFError, OSError):
+            pass  # it died while it answered
+        except Exception as error:  # an object of a plugin's own, say
+            return Outcome("failed", reason=f"its answer cannot be read: {describe_error(error)}")
     running.process.join(timeout=5)
     code = running.process.exitcode
     output = _tail(running.output)
     if any(sign in output for sign in OOM_SIGNS):
         return Outcome("oom", reason=_last_line(output), detail=output)
     if code is not None and code < 0:
-        number = -code
-        hint = SIGNAL_HINTS.get(signal.Signals(number), signal.Signals(number).name)
-        return Outcome("killed", reason=f"killed (signal {number}, {hint})", detail=output)
+        hint = SIGNAL_HINTS.get(-code) or signal.strsignal(-code)
+        return Outcome("killed", reason=f"killed (signal {-code}, {hint})", detail=output)
     return Outcome("failed", reason=f"the process ended by itself with status {code}", detail=output)
 
 

@@ -21,7 +21,7 @@ from attnbench.errors import RequestError, did_you_mean
 from attnbench.execute.local import FreshProcesses, Job, Outcome
 from attnbench.execute.orders import Judgement, Visit
 from attnbench.measure.machine import environment, package_version, processor, usable_cores
-from attnbench.records import Record, Run, RunFolder, read_lines, visits_left
+from attnbench.records import Record, Run, RunFolder, read_records, visits_left
 from attnbench.settings import Measure
 from attnbench.sweep import Catalogue, Sweep, read_toml, validate, wanted_tasks, wanted_variants
 
@@ -36,10 +36,14 @@ class Listener(Protocol):
     def started(self, run: Path, n_cells: int, expected_s: Sequence[tuple[Measure, float]]) -> None:
         """Called once, before the first visit; expected_s: the measure and the expected time of each visit."""
 
-    def ended(self, cell: Cell, record: Record, took_s: float, expected_s: float, detail: str | None) -> None:
-        """Called after each visit with its record, the time it took and the time it had been expected to take.
+    def ended(
+        self, cell: Cell, record: Record, n_visits: int, took_s: float, expected_s: float, detail: str | None
+    ) -> None:
+        """Called for each record.
 
-        Of visits side by side, each is given its share of that time.
+        n_visits: how many of the announced visits it settles; all that are left of a cell when one goes wrong.
+        took_s, expected_s: the time that went into it, and that they had been expected to take; of visits side by
+        side, each is given its share. detail: a traceback or last output, where something went wrong.
         """
 
 
@@ -49,7 +53,9 @@ class Quiet:
     def started(self, run: Path, n_cells: int, expected_s: Sequence[tuple[Measure, float]]) -> None:
         """Says nothing."""
 
-    def ended(self, cell: Cell, record: Record, took_s: float, expected_s: float, detail: str | None) -> None:
+    def ended(
+        self, cell: Cell, record: Record, n_visits: int, took_s: float, expected_s: float, detail: str | None
+    ) -> None:
         """Says nothing."""
 
 
@@ -104,11 +110,24 @@ def make_plan(
     sweep = validate(tables, str(path), catalogue)
     context = f"torch {package_version('torch')} on {processor()}"
     cells = tuple(expand(sweep, catalogue, context))
-    judged = processes.call(
-        "attnbench.execute.describe:judge", cells, catalogue.variant_sources, timeout_s=QUESTION_TIMEOUT_S
-    )
-    judgements = tuple(judged.value) if judged.status == "ok" else (Judgement(),) * len(cells)
+    judgements = _judged(processes, cells, catalogue)
     return Plan(path, sweep, cells, judgements, catalogue, _baseline(sweep, cells, path), timeout_s or sweep.timeout)
+
+
+def _judged(processes: FreshProcesses, cells: Sequence[Cell], catalogue: Catalogue) -> tuple[Judgement, ...]:
+    """Ask about the cells of each variant in a process of its own; one that dies over it leaves its cells to try."""
+    by_variant: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_variant.setdefault(cell.variant, []).append(cell)
+    jobs = [
+        Job("attnbench.execute.describe:judge", (own, catalogue.variant_sources[name]), QUESTION_TIMEOUT_S, tag=own)
+        for name, own in by_variant.items()
+    ]
+    judged: dict[str, Judgement] = {}
+    for job, outcome in processes.run(jobs, usable_cores()):
+        if outcome.status == "ok":
+            judged |= {cell.id: judgement for cell, judgement in zip(job.tag, outcome.value, strict=True)}
+    return tuple(judged.get(cell.id, Judgement()) for cell in cells)
 
 
 def run(
@@ -130,11 +149,12 @@ def run(
     timeout_s: seconds for each visit, instead of the file's. workers: visits side by side where that is allowed,
     default the number of usable cores. Raises RequestError before anything runs when the request is wrong.
     """
-    path, overrides = Path(sweep), list(overrides)
+    path, overrides, plugins = Path(sweep), list(overrides), list(plugins)
     tables = read_toml(path, overrides)
     with FreshProcesses(start_method, training=bool(wanted_tasks(tables))) as processes:
         plan = make_plan(processes, path, tables, plugins=plugins, timeout_s=timeout_s)
-        folder = _open(plan, out, overrides, resume=resume, overwrite=overwrite)
+        asked = {"overrides": overrides, "plugins": [Path(plugin).name for plugin in plugins]}
+        folder = _open(plan, out, asked, resume=resume, overwrite=overwrite)
         try:
             _Work(plan, folder, processes, workers or usable_cores(), listener or Quiet()).do()
         finally:
@@ -156,7 +176,7 @@ class _Work:
         self, plan: Plan, folder: RunFolder, processes: FreshProcesses, workers: int, listener: Listener
     ) -> None:
         self.plan, self.folder, self.processes, self.workers, self.listener = plan, folder, processes, workers, listener
-        records, _ = read_lines(folder.path / "records.jsonl")
+        records, _ = read_records(folder.path)
         self.left = visits_left(records, self._wanted())
         self.flops = {cell.id: judged.flops for cell, judged in zip(plan.cells, plan.judgements, strict=True)}
 
@@ -167,9 +187,9 @@ class _Work:
         self._refuse_unsupported()
         self._check()
         for measure in ("time", "memory", "accuracy"):
-            self._visit(
-                [pair for pair in self._pending() if pair[1] == measure], 1 if measure == "time" else self.workers
-            )
+            pairs = [pair for pair in self._pending() if pair[1] == measure]
+            threads = max((cell.threads for cell, _ in pairs), default=1)
+            self._visit(pairs, 1 if measure == "time" else max(1, self.workers // threads))
 
     def _wanted(self) -> dict[tuple[str, Measure], int]:
         """How many visits each cell and measure is to have."""
@@ -218,10 +238,11 @@ class _Work:
         )
 
     def _visit(self, pairs: list[tuple[Cell, Measure]], at_once: int) -> None:
-        jobs = [
+        jobs = (
             Job("attnbench.execute.cell:visit", (self.plan.order(cell, measure),), self.plan.timeout_s, (cell, measure))
             for cell, measure in _in_rounds(pairs)
-        ]
+            if self.left[cell.id, measure]  # an earlier visit may have gone wrong
+        )
         for job, outcome in self.processes.run(jobs, at_once):
             cell, measure = job.tag
             self._record(cell, measure, _measured(outcome), outcome)
@@ -235,10 +256,11 @@ class _Work:
     def _record(self, cell: Cell, measure: Measure, fields: Record, outcome: Outcome | None) -> None:
         record = {"cell": cell.id, "measure": measure, "variant": cell.variant} | fields
         self.folder.append(record)
-        left = self.left[cell.id, measure]
-        self.left[cell.id, measure] = left - 1 if fields["status"] == "ok" else 0
+        before = self.left[cell.id, measure]
+        self.left[cell.id, measure] = before - 1 if fields["status"] == "ok" else 0
+        n_visits = before - self.left[cell.id, measure]
         took_s, detail = (outcome.seconds * self._share(measure), outcome.detail) if outcome else (0.0, None)
-        self.listener.ended(cell, record, took_s, self._expected_s(cell, measure), detail)
+        self.listener.ended(cell, record, n_visits, took_s, n_visits * self._expected_s(cell, measure), detail)
 
     def _expected_s(self, cell: Cell, measure: Measure) -> float:
         return self.plan.expected_s(cell, measure, self.flops[cell.id]) * self._share(measure)
@@ -311,19 +333,19 @@ def _baseline(sweep: Sweep, cells: Sequence[Cell], path: Path) -> str:
     raise RequestError([f'{path}: baseline: "{wanted}" is not among the variants{did_you_mean(wanted, labels)}'])
 
 
-def _open(plan: Plan, out: str | Path | None, overrides: list[str], *, resume: bool, overwrite: bool) -> RunFolder:
+def _open(
+    plan: Plan, out: str | Path | None, asked: dict[str, list[str]], *, resume: bool, overwrite: bool
+) -> RunFolder:
     """Lock and begin the run folder. Raises RequestError when it holds another run and nobody said what to do."""
     folder = _new_folder(plan.path.stem) if out is None else RunFolder.create(Path(out))
     text = plan.path.read_text(encoding="utf-8")
     try:
-        if folder.holds_foreign_files():
-            raise RequestError([f"{folder.path}: is not empty and holds no run; choose another folder"])
         if overwrite:
             folder.clear()
         elif folder.used and not resume:
             whose = "this sweep" if folder.holds(text) else "another sweep"
             raise RequestError([f"{folder.path}: holds a run of {whose} already; say --resume or --overwrite"])
-        facts = {"baseline": plan.baseline, "question": plan.sweep.question, "overrides": overrides}
+        facts = {"baseline": plan.baseline, "question": plan.sweep.question} | asked
         folder.begin(text, (cell.row() for cell in plan.cells), facts | environment())
     except BaseException:
         folder.close()

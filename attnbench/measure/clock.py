@@ -59,7 +59,8 @@ def time_call(
         return clock() - start
 
     first_call_s = sample(1)
-    warmups = list(_until(settings.warmup_s - first_call_s, lambda: sample(1)))
+    at_least = 1 if settings.warmup_s > 0 else 0  # a first call can be a thousand times a usual one
+    warmups = list(_until(settings.warmup_s - first_call_s, lambda: sample(1), at_least))
     fastest_s = min(warmups, default=first_call_s)
     calls = max(1, math.ceil(SAMPLE_S / fastest_s)) if fastest_s > 0 else math.ceil(SAMPLE_S / 1e-9)
     samples_s, stopped_by = _sample(lambda: sample(calls), settings, calls)
