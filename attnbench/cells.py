@@ -100,7 +100,7 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
         B=point["B"] or sweep.train.batch_size,
         d_model=point["d_model"],
         n_heads=point["d_model"] // point["d_head"] if "d_head" in point else point["n_heads"],
-        max_T=point.get("max_T") or max(T, S),
+        max_T=point.get("max_T") or max(T, S) + (point["phase"] == "decode"),  # the token that is timed comes after T
         n_layers=point["n_layers"] if model else None,
         d_ff=(4 * point["d_model"] if d_ff is None else d_ff) if block else None,
         embedding_std=point["embedding_std"] if model else None,

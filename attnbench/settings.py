@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 Role = Literal["causal", "bidirectional", "cross"]
 PositionKind = Literal["learned", "sinusoidal", "none"]
 Measure = Literal["time", "memory", "accuracy"]
-Phase = Literal["forward", "forward_backward"]
+Phase = Literal["forward", "backward", "forward_backward", "train_step", "prefill", "decode"]
 Level = Literal["core", "layer", "block", "model"]
 DType = Literal["float64", "float32", "bfloat16", "float16"]
 

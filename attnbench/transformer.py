@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from torch import Tensor, nn
 
@@ -187,6 +187,13 @@ class Decoder(Stack):
             raise ValueError(f"this decoder was built {'with' if self.takes_context else 'without'} cross-attention")
 
 
+class ModelState(NamedTuple):
+    """Decoding state of a language model: one list of states per block, and how many tokens were read."""
+
+    blocks: list[list[State]]
+    n_tokens: int
+
+
 class TokenEmbedding(nn.Module):
     """Token and position embeddings: (B, T) of token ids -> (B, T, d_model)."""
 
@@ -240,6 +247,26 @@ class LanguageModel(nn.Module):
         """Token ids (B, T) -> logits (B, T, vocab_size)."""
         logits: Tensor = self.head(self.hidden(tokens, key_mask=key_mask))
         return logits
+
+    def prefill(self, tokens: Tensor) -> tuple[Tensor, ModelState]:
+        """Read a prompt (B, T), T = 0 included: logits (B, T, vocab_size) and the state for `step`.
+
+        Raises TypeError in a bidirectional model.
+        """
+        y, states = self._decoder.prefill(self.embedding(tokens))
+        return self.head(y), ModelState(states, tokens.shape[1])
+
+    def step(self, token: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
+        """One more token (B,): logits (B, vocab_size)."""
+        x = self.embedding(token[:, None], start=state.n_tokens)[:, 0]
+        y, blocks = self._decoder.step(x, state.blocks)
+        return self.head(y), ModelState(blocks, state.n_tokens + 1)
+
+    @property
+    def _decoder(self) -> Decoder:
+        if not isinstance(self.stack, Decoder):
+            raise TypeError("a bidirectional model does not decode")
+        return self.stack
 
 
 class EncoderDecoder(nn.Module):

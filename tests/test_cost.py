@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnbench.cells import Cell
 from attnbench.execute.build import MODEL_VOCAB, build_module, build_workload
 from attnbench.execute.cell import _in_force
+from attnbench.execute.phases import phase_call
 from attnbench.measure.cost import cost
 from attnbench.mixer import Attention, Flops, Mixer, visible_pairs
 
@@ -17,7 +18,9 @@ class Dense(Attention):
     def attend(self, q, k, v, *extra, key_mask=None):
         scores = q @ k.transpose(-1, -2)
         if self.spec.role == "causal":
-            scores = scores.masked_fill(scores.new_ones(scores.shape[-2:]).triu(1).bool(), -1e9)
+            scores = scores.masked_fill(
+                scores.new_ones(scores.shape[-2:]).triu(1 + scores.shape[-1] - scores.shape[-2]).bool(), -1e9
+            )
         return scores.softmax(-1) @ v
 
     def flops(self, T, S):
@@ -124,7 +127,7 @@ def test_without_a_formula_the_cost_is_not_available():
 def test_gradients_of_a_call_are_returned_and_never_pile_up():
     asked = cell(phase="forward_backward")
     workload = build_workload(asked, build_module(asked, Dense))
-    call = workload.call("forward_backward")
+    call = phase_call(workload, "forward_backward")
     first, second = call(), call()
     for a, b in zip(first, second, strict=True):
         torch.testing.assert_close(a, b)
@@ -147,7 +150,7 @@ def test_parameters_that_the_core_uses_get_a_gradient():
             return super().attend(q * self.scale, k, v)
 
     asked = cell(level="core", phase="forward_backward")
-    gradients = build_workload(asked, build_module(asked, Scaled)).call("forward_backward")()
+    gradients = phase_call(build_workload(asked, build_module(asked, Scaled)), "forward_backward")()
     assert sum(gradient is not None for gradient in gradients) == 4
 
 

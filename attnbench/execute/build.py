@@ -1,10 +1,11 @@
-"""A cell as something that can be called: the module at its level, ready inputs, one call of its phase."""
+"""A cell as something that can be called: the module at its level and ready inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from attnbench.cells import Cell
 from attnbench.mixer import Attention, Mixer, Spec
 from attnbench.transformer import Block, LanguageModel
 
+TRAINING_PHASES = ("backward", "forward_backward", "train_step")
 MODEL_VOCAB = 256  # of a timed language model; small, so that mixing is not drowned by the head
 
 
@@ -21,12 +23,15 @@ class Workload:
     """module: what the cell measures, parameters and all. mixer: the (first) mixer in it.
 
     inputs: tensors made outside the clock. forward: one forward pass over them, giving output_shape in dtype.
+    prefill: reads them as a prompt and returns outputs and state. step: mixes one more token into such a state.
     """
 
     module: nn.Module
     mixer: Mixer
     inputs: tuple[Tensor, ...]
     forward: Callable[[], Tensor]
+    prefill: Callable[[], tuple[Tensor, Any]]
+    step: Callable[[Any], object]
     output_shape: tuple[int, ...]
     dtype: torch.dtype
 
@@ -40,22 +45,6 @@ class Workload:
         """Bytes of parameters and buffers."""
         tensors = [*self.module.parameters(), *self.module.buffers()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-    def call(self, phase: str) -> Callable[[], object]:
-        """One call of a phase. Gradients are returned, not accumulated, so that calls are alike."""
-        if phase == "forward":
-            return self.forward
-        seed = torch.randn(self.output_shape, dtype=self.dtype, device=self.inputs[0].device)
-        parts = (*self.inputs, *self.module.parameters(), *self.mixer.parameters())  # a core's own are its mixer's
-        wanted = [tensor for tensor in dict.fromkeys(parts) if tensor.requires_grad]
-
-        def forward_backward() -> tuple[Tensor | None, ...]:
-            gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
-                self.forward(), wanted, seed, allow_unused=True, materialize_grads=False
-            )
-            return gradients
-
-        return forward_backward
 
 
 def spec_of(cell: Cell) -> Spec:
@@ -89,35 +78,71 @@ def build_module(cell: Cell, cls: type[Mixer]) -> nn.Module:
         if cell.level == "block":
             assert isinstance(module, Mixer)
             module = Block(module, d_ff=cell.d_ff or 0)
-    return module.to(device=cell.device, dtype=getattr(torch, cell.dtype)).train(cell.phase != "forward")
+    return module.to(device=cell.device, dtype=getattr(torch, cell.dtype)).train(cell.phase in TRAINING_PHASES)
 
 
 def build_workload(cell: Cell, module: nn.Module) -> Workload:
-    """Inputs and the forward call for a module that `build_module` made."""
-    mixer = next(part for part in module.modules() if isinstance(part, Mixer))
-    dtype = getattr(torch, cell.dtype)
-    if cell.level == "model":
-        tokens = torch.randint(MODEL_VOCAB, (cell.B, cell.T), device=cell.device)
-        return Workload(module, mixer, (tokens,), partial(module, tokens), (cell.B, cell.T, MODEL_VOCAB), dtype)
-    x = _normal(cell, cell.T)
-    context = _normal(cell, cell.S) if cell.role == "cross" or cell.S != cell.T else None
+    """Inputs and calls for a module that `build_module` made."""
     if cell.level == "core":
-        return _core(cell, mixer, x, x if context is None else context)
-    if context is None:
-        return Workload(module, mixer, (x,), partial(module, x), tuple(x.shape), dtype)
-    return Workload(module, mixer, (x, context), partial(module, x, context=context), tuple(x.shape), dtype)
+        return _core(cell, module)
+    if isinstance(module, LanguageModel):
+        return _model(cell, module)
+    if not isinstance(module, Mixer | Block):
+        raise TypeError(f"level {cell.level} measures a mixer or a block, got {type(module).__name__}")
+    x = _normal(cell, cell.T)
+    taken = {"context": _normal(cell, cell.S)} if cell.role == "cross" else {}
+    return Workload(
+        module=module,
+        mixer=_mixer(module),
+        inputs=(x, *taken.values()),
+        forward=partial(module, x, **taken),
+        prefill=partial(module.prefill, x, **taken),
+        step=partial(module.step, x[:, -1].detach()),
+        output_shape=tuple(x.shape),
+        dtype=x.dtype,
+    )
 
 
-def _core(cell: Cell, mixer: Mixer, x: Tensor, context: Tensor) -> Workload:
-    """Attend alone, on ready queries, keys and values."""
+def _model(cell: Cell, module: LanguageModel) -> Workload:
+    tokens = torch.randint(MODEL_VOCAB, (cell.B, cell.T), device=cell.device)
+    return Workload(
+        module=module,
+        mixer=_mixer(module),
+        inputs=(tokens,),
+        forward=partial(module, tokens),
+        prefill=partial(module.prefill, tokens),
+        step=partial(module.step, tokens[:, -1]),
+        output_shape=(cell.B, cell.T, MODEL_VOCAB),
+        dtype=getattr(torch, cell.dtype),
+    )
+
+
+def _core(cell: Cell, mixer: nn.Module) -> Workload:
+    """Attend alone, on ready queries, keys and values; projections are outside a core, and so are parameters."""
     if not isinstance(mixer, Attention):
         raise TypeError(f"{cell.variant} has no queries and keys, so no level core")
     with torch.no_grad():
-        projected = mixer.project(x, context)
+        x = _normal(cell, cell.T)
+        projected = mixer.project(x, x if cell.S == cell.T and cell.role != "cross" else _normal(cell, cell.S))
     ready = tuple(part.detach().clone().requires_grad_() for part in projected)
-    shape = (cell.B, mixer.spec.n_heads, cell.T, mixer.d_v)
-    bare = nn.ModuleList()  # projections are outside a core, and so are parameters
-    return Workload(bare, mixer, ready, partial(mixer.attend, *ready, key_mask=None), shape, x.dtype)
+    return Workload(
+        module=nn.ModuleList(),
+        mixer=mixer,
+        inputs=ready,
+        forward=partial(mixer.attend, *ready, key_mask=None),
+        prefill=_no_decoding,
+        step=_no_decoding,
+        output_shape=(cell.B, mixer.spec.n_heads, cell.T, mixer.d_v),
+        dtype=x.dtype,
+    )
+
+
+def _no_decoding(*_: object) -> Any:
+    raise TypeError("a core does not decode")
+
+
+def _mixer(module: nn.Module) -> Mixer:
+    return next(part for part in module.modules() if isinstance(part, Mixer))
 
 
 def _normal(cell: Cell, length: int) -> Tensor:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from attnbench import registry
 from attnbench.cells import Cell
 from attnbench.conformance import certify
-from attnbench.execute.build import MODEL_VOCAB, Workload, build_module, build_workload, language_model
+from attnbench.execute.build import MODEL_VOCAB, TRAINING_PHASES, Workload, build_module, build_workload, language_model
 from attnbench.execute.orders import Visit
+from attnbench.execute.phases import phase_call, state_bytes
 from attnbench.measure.clock import time_call
 from attnbench.measure.cost import cost
 from attnbench.measure.device import synchronizer
@@ -87,8 +88,8 @@ def limit_memory(limit: int, threads: int) -> None:
 def _time(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
     cell, synchronize = order.cell, synchronizer(order.cell.device)
     workload = build_workload(cell, build_module(cell, cls))
-    call = workload.call(cell.phase or "forward")
-    with torch.set_grad_enabled(cell.phase != "forward"):
+    with torch.set_grad_enabled(cell.phase in TRAINING_PHASES):
+        call = phase_call(workload, cell.phase or "forward")
         timing = time_call(call, order.timing, synchronize=synchronize, resolution_s=_resolution_s(synchronize))
         status = _finite(call())
     return status | _in_force(cell, workload) | asdict(timing)
@@ -98,8 +99,8 @@ def _memory(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
     cell, made = order.cell, list[nn.Module]()
     build_peak = peak_bytes(lambda: made.append(build_module(cell, cls)), cell.device)
     workload = build_workload(cell, made[0])
-    call = workload.call(cell.phase or "forward")
-    with torch.set_grad_enabled(cell.phase != "forward"):
+    with torch.set_grad_enabled(cell.phase in TRAINING_PHASES):
+        call = phase_call(workload, cell.phase or "forward")
         status = _finite(call())
         resident = resident_peak_bytes(call)
         peak = peak_bytes(call, cell.device)
@@ -136,7 +137,8 @@ def _trouble(status: str) -> str | None:
 
 def _finite(result: object) -> dict[str, Any]:
     """Status of a visit by its last output and gradients: numbers of a computation gone wrong are not numbers."""
-    tensors = [part for part in (result if isinstance(result, tuple) else (result,)) if isinstance(part, Tensor)]
+    parts = result if isinstance(result, tuple) else (result,)
+    tensors = [part for part in parts if isinstance(part, Tensor)]
     if all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
         return {"status": "ok", "reason": None}
     return {"status": "nonconformant", "reason": "an output or a gradient is not finite"}
@@ -155,7 +157,9 @@ def _in_force(cell: Cell, workload: Workload) -> dict[str, Any]:
         d_ff=cell.d_ff or 0,
         vocab_size=MODEL_VOCAB,
     )
+    decodes = cell.phase in ("prefill", "decode")
     return _read_back(cell, workload.mixer, _example(workload)) | {
+        "state_bytes": state_bytes(workload.prefill()[1]) if decodes else None,
         "n_params": workload.n_params,
         "param_bytes": workload.param_bytes,
         "flops": known.flops if known else None,

@@ -165,6 +165,10 @@ def _reason(cell: Cell, cls: type[Mixer]) -> str | None:
         return "has no queries and keys, so no level core"
     if cell.role == "cross" and cell.level in ("block", "model"):
         return f"level {cell.level} has no cross role of its own; use core or layer"
+    if cell.level == "core" and cell.phase in ("prefill", "decode"):
+        return f"{cell.phase} needs projections; use level layer, block or model"
+    if cell.level != "model" and cell.phase == "train_step":
+        return "a train_step is one of a whole model; use level model"
     use = Use(cell.T, cell.S, cell.device, cell.dtype, phase=cell.phase or "forward_backward")
     return cls.unsupported(spec_of(cell), use, **cell.options)
 

@@ -6,6 +6,14 @@ from dataclasses import dataclass
 
 from attnbench.mixer import Mixer
 
+_PASSES = {  # forward and backward passes in one call of a phase
+    "forward": (1, 0),
+    "backward": (0, 1),
+    "forward_backward": (1, 1),
+    "train_step": (1, 1),
+    "prefill": (1, 0),
+}
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -33,16 +41,18 @@ def cost(
     """The cost of one call, or None ("not available") when the variant gives no formula.
 
     A backward pass costs twice its forward, once for the inputs and once for the weights; the core's own factor
-    (`Flops.backward`) holds for what is executed. forward_backward is their sum.
+    (`Flops.backward`) holds for what is executed. forward_backward is their sum, and so is train_step: an optimiser
+    multiplies no matrices. No formula says yet what one step of decoding costs.
     """
     one = mixer.flops(T, S)
-    if one is None:
+    if one is None or phase == "decode":
         return None
     d_model = mixer.spec.d_model
     around = 0.0 if level == "core" else one.projection
     around += 4.0 * T * d_model * d_ff if level in ("block", "model") else 0.0
     head = 2.0 * T * d_model * vocab_size if level == "model" else 0.0
-    backward, core_backward = (2.0, one.backward) if phase == "forward_backward" else (0.0, 0.0)
-    visible = n_layers * (one.core + around) + head
-    executed = n_layers * (one.executed * (1 + core_backward) + around * (1 + backward)) + head * (1 + backward)
-    return Cost(flops=B * visible * (1 + backward), executed=B * executed)
+    forward, backward = _PASSES[phase]
+    visible = (n_layers * (one.core + around) + head) * (forward + 2.0 * backward)
+    core = one.executed * (forward + one.backward * backward)
+    executed = n_layers * core + (n_layers * around + head) * (forward + 2.0 * backward)
+    return Cost(flops=B * visible, executed=B * executed)
