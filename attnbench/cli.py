@@ -49,6 +49,10 @@ def run_command(
     plugin: Plugins = [],  # noqa: B006
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier run of this folder.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Forget an earlier run of this folder.")] = False,
+    retry: Annotated[
+        list[str], typer.Option("--retry", metavar="STATUS", help="Try again what ended so; goes with --resume.")
+    ] = [],  # noqa: B006
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first cell that goes wrong.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
     timeout: Annotated[str | None, typer.Option(help='Limit of each visit, e.g. "60s".')] = None,
     workers: Annotated[
@@ -67,14 +71,14 @@ def run_command(
     from attnbench.progress import ShownProgress
     from attnbench.sweep import read_toml
 
-    if resume and overwrite:
-        raise RequestError(["--resume and --overwrite exclude each other"])
+    _check_flags(resume, overwrite, retry)
     asked: dict[str, Any] = {"plugins": plugin, "timeout_s": _seconds(timeout)}
     if dry_run:
         with FreshProcesses() as processes:
             _print_plan(make_plan(processes, sweep, read_toml(sweep, overrides), **asked))
         return
     asked |= {"overrides": overrides, "resume": resume, "overwrite": overwrite, "workers": workers}
+    asked |= {"retry": retry, "fail_fast": fail_fast}
     try:
         with ShownProgress(debug=debug) as progress:
             made = run(sweep, out=out, listener=progress, **asked)
@@ -188,6 +192,21 @@ def main() -> None:
     except Exception as error:
         _complain(f"a fault of attnbench: {describe_error(error)}; what was measured is kept", debug=debug)
         sys.exit(1)
+
+
+def _check_flags(resume: bool, overwrite: bool, retry: list[str]) -> None:
+    from attnbench.records import AS_ASKED, STATUSES
+
+    if resume and overwrite:
+        raise RequestError(["--resume and --overwrite exclude each other"])
+    if retry and not resume:
+        raise RequestError(["--retry goes with --resume"])
+    known = [status for status in STATUSES if status not in (*AS_ASKED, "pending")]
+    unknown = [status for status in retry if status not in known]
+    if unknown:
+        raise RequestError(
+            f"--retry {status}: not a status to retry{did_you_mean(status, known)}" for status in unknown
+        )
 
 
 def _complain(*lines: str, debug: bool) -> None:

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -210,13 +210,19 @@ def _whole(record: Any, needed: tuple[str, ...]) -> Record:
     return record
 
 
-def visits_left(records: Iterable[Record], wanted: Mapping[tuple[str, Measure], int]) -> dict[tuple[str, Measure], int]:
-    """How many of the wanted visits of each (cell, measure) are still to be made; none after one that went wrong."""
+def visits_left(
+    records: Iterable[Record], wanted: Mapping[tuple[str, Measure], int], retry: Collection[str] = ()
+) -> dict[tuple[str, Measure], int]:
+    """How many of the wanted visits of each (cell, measure) are still to be made.
+
+    None after one that went wrong, all of them when it went wrong in a way (a status in `retry`) to be tried again.
+    """
     left = dict(wanted)
     for record in records:
         key = (record["cell"], record["measure"])
         if key in left:
-            left[key] = max(0, left[key] - 1) if record["status"] == "ok" else 0
+            again = wanted[key] if record["status"] in retry else 0
+            left[key] = max(0, left[key] - 1) if record["status"] == "ok" else again
     return left
 
 

@@ -129,6 +129,8 @@ def test_dry_run_shows_every_resolved_cell_and_runs_nothing(tmp_path):
         (["run", "sweep.toml", "--set", "varaint=full"], 'did you mean "variant"?'),
         (["run", "sweep.toml", "--timeout", "soon"], "expected a duration"),
         (["run", "sweep.toml", "--resume", "--overwrite"], "exclude each other"),
+        (["run", "sweep.toml", "--retry", "failed"], "--retry goes with --resume"),
+        (["run", "sweep.toml", "--resume", "--retry", "fialed"], 'did you mean "failed"?'),
         (["run", "sweep.toml", "--set", "baseline=lstm"], '"lstm" is not among the variants'),
         (["report", "nowhere"], "nowhere: no run here"),
         (["check", "fussed"], 'did you mean "fused"?'),

@@ -261,6 +261,32 @@ def test_a_visit_that_goes_wrong_is_not_repeated(tmp_path):
     assert recorder.n_visits == len(recorder.expected_s) == 6
 
 
+def test_retry_tries_again_what_ended_so_and_nothing_else(tmp_path):
+    head = f'plugins = ["{PLUGINS / "disasters.py"}"]'
+    sweep, run = write_sweep(tmp_path, '[[grid]]\nvariant = "disasters"\nT = [80, 96, 8]\n', head), tmp_path / "run"
+    attnbench.run(sweep, out=run)
+    attnbench.run(sweep, out=run, resume=True)
+    assert len(records(run)) == 3
+    made = attnbench.run(sweep, out=run, resume=True, retry=["failed"])
+    assert sorted(r["status"] for r in records(run)) == ["failed", "failed", "ok", "oom"]
+    assert made.counts == {"failed": 1, "oom": 1, "ok": 1}
+
+
+def test_a_retry_that_goes_well_replaces_what_went_wrong(tmp_path):
+    sweep, run = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = [2048, 8]\n'), tmp_path / "run"
+    assert attnbench.run(sweep, out=run, timeout_s=0.001).counts == {"timeout": 2}
+    assert attnbench.run(sweep, out=run, resume=True, retry=["timeout"]).counts == {"ok": 2}
+
+
+def test_fail_fast_stops_at_the_first_and_leaves_the_rest_to_resume(tmp_path):
+    head = f'plugins = ["{PLUGINS / "disasters.py"}"]'
+    sweep, run = write_sweep(tmp_path, '[[grid]]\nvariant = "disasters"\nT = [80, 96]\n', head), tmp_path / "run"
+    first = attnbench.run(sweep, out=run, fail_fast=True)
+    assert sorted(first.counts.values()) == [1, 1]
+    assert first.counts["pending"] == 1
+    assert attnbench.run(sweep, out=run, resume=True).counts == {"failed": 1, "oom": 1}
+
+
 def test_accuracy_is_trained_in_the_dtype_that_was_asked_for(tmp_path):
     grid = (
         '[[grid]]\nmeasure = "accuracy"\nvariant = "full"\ntask = "distance"\nT = 8\ndtype = ["float32", "float64"]\n'

@@ -11,7 +11,7 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from attnbench.errors import RequestError, did_you_mean
 from attnbench.execute.local import FreshProcesses, Job, Outcome
 from attnbench.execute.orders import Judgement, Visit
 from attnbench.measure.machine import environment, package_version, processor, usable_cores
-from attnbench.records import Record, Run, RunFolder, read_records, visits_left
+from attnbench.records import AS_ASKED, Record, Run, RunFolder, read_records, visits_left
 from attnbench.settings import Measure
 from attnbench.sweep import Catalogue, Sweep, read_toml, validate, wanted_tasks, wanted_variants
 
@@ -140,6 +140,8 @@ def run(
     overwrite: bool = False,
     timeout_s: float | None = None,
     workers: int | None = None,
+    retry: Collection[str] = (),
+    fail_fast: bool = False,
     start_method: str | None = None,
     listener: Listener | None = None,
 ) -> Run:
@@ -147,7 +149,9 @@ def run(
 
     overrides: `KEY=VALUE` strings as for --set. resume: work only on what an earlier run of this folder left.
     timeout_s: seconds for each visit, instead of the file's. workers: visits side by side where that is allowed,
-    default the number of usable cores. Raises RequestError before anything runs when the request is wrong.
+    default the number of usable cores. retry: statuses that a resumed run tries again. fail_fast: stop at the first
+    cell that goes wrong; what is left stays pending. Raises RequestError before anything runs when the request is
+    wrong.
     """
     path, overrides, plugins = Path(sweep), list(overrides), list(plugins)
     tables = read_toml(path, overrides)
@@ -156,7 +160,8 @@ def run(
         asked = {"overrides": overrides, "plugins": [Path(plugin).name for plugin in plugins]}
         folder = _open(plan, out, asked, resume=resume, overwrite=overwrite)
         try:
-            _Work(plan, folder, processes, workers or usable_cores(), listener or Quiet()).do()
+            options = (workers or usable_cores(), listener or Quiet(), retry, fail_fast)
+            _Work(plan, folder, processes, *options).do()
         finally:
             folder.close()
     return Run(folder.path)
@@ -173,11 +178,19 @@ class _Work:
     """The visits of one run."""
 
     def __init__(
-        self, plan: Plan, folder: RunFolder, processes: FreshProcesses, workers: int, listener: Listener
+        self,
+        plan: Plan,
+        folder: RunFolder,
+        processes: FreshProcesses,
+        workers: int,
+        listener: Listener,
+        retry: Collection[str],
+        fail_fast: bool,
     ) -> None:
         self.plan, self.folder, self.processes, self.workers, self.listener = plan, folder, processes, workers, listener
         records, _ = read_records(folder.path)
-        self.left = visits_left(records, self._wanted())
+        self.left = visits_left(records, self._wanted(), retry)
+        self.fail_fast, self.stop = fail_fast, False
         self.flops = {cell.id: judged.flops for cell, judged in zip(plan.cells, plan.judgements, strict=True)}
 
     def do(self) -> None:
@@ -241,10 +254,12 @@ class _Work:
         jobs = (
             Job("attnbench.execute.cell:visit", (self.plan.order(cell, measure),), self.plan.timeout_s, (cell, measure))
             for cell, measure in _in_rounds(pairs)
-            if self.left[cell.id, measure]  # an earlier visit may have gone wrong
+            if self.left[cell.id, measure] and not self.stop  # an earlier visit may have gone wrong
         )
         for job, outcome in self.processes.run(jobs, at_once):
             cell, measure = job.tag
+            if self.stop:
+                return  # visits side by side with the one that went wrong stay pending
             self._record(cell, measure, _measured(outcome), outcome)
 
     def _settle(self, cell: Cell, status: str, reason: str, outcome: Outcome | None = None) -> None:
@@ -259,6 +274,7 @@ class _Work:
         before = self.left[cell.id, measure]
         self.left[cell.id, measure] = before - 1 if fields["status"] == "ok" else 0
         n_visits = before - self.left[cell.id, measure]
+        self.stop = self.stop or (self.fail_fast and fields["status"] not in AS_ASKED)
         took_s, detail = (outcome.seconds * self._share(measure), outcome.detail) if outcome else (0.0, None)
         self.listener.ended(cell, record, n_visits, took_s, n_visits * self._expected_s(cell, measure), detail)
 
