@@ -70,7 +70,8 @@ class Plan:
         sources, sweep = self.catalogue, self.sweep
         task = sources.task_sources[cell.task] if cell.task else None
         variant = sources.variant_sources[cell.variant]
-        return Visit(cell, measure, variant, task, sweep.timing, sweep.train, sweep.memory_limit)
+        cross = sources.variant_sources[cell.cross] if cell.cross else None
+        return Visit(cell, measure, variant, task, sweep.timing, sweep.train, sweep.memory_limit, cross)
 
     def expected_s(self, cell: Cell, measure: Measure, flops: float | None) -> float:
         """A guess at what one visit takes, from the cost formula."""
@@ -104,9 +105,8 @@ def make_plan(
     sweep = validate(tables, str(path), catalogue)
     context = f"torch {package_version('torch')} on {processor()}"
     cells = tuple(expand(sweep, catalogue, context))
-    judged = processes.call(
-        "attnbench.execute.describe:judge", cells, catalogue.variant_sources, timeout_s=QUESTION_TIMEOUT_S
-    )
+    sources = catalogue.variant_sources, catalogue.task_sources
+    judged = processes.call("attnbench.execute.describe:judge", cells, *sources, timeout_s=QUESTION_TIMEOUT_S)
     judgements = tuple(judged.value) if judged.status == "ok" else (Judgement(),) * len(cells)
     return Plan(path, sweep, cells, judgements, catalogue, _baseline(sweep, cells, path), timeout_s or sweep.timeout)
 
@@ -249,7 +249,8 @@ class _Work:
 
 
 def _check_key(cell: Cell) -> str:
-    return json.dumps([cell.variant, cell.options, cell.role, cell.dtype, cell.device], sort_keys=True, default=str)
+    key = [cell.variant, cell.options, cell.mixer_roles, cell.dtype, cell.device]
+    return json.dumps(key, sort_keys=True, default=str)
 
 
 def _in_rounds(pairs: list[tuple[Cell, Measure]]) -> Iterator[tuple[Cell, Measure]]:
