@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attnbench.api import Run, run
     from attnbench.conformance import check_variant
-    from attnbench.execute.runner import run
     from attnbench.mixer import Attention, Claim, Flops, Mixer, Spec, Use
-    from attnbench.records import Run, read
+    from attnbench.records import read
     from attnbench.transformer import Decoder, Encoder, EncoderDecoder, LanguageModel
 
 __version__ = "0.1.0"
@@ -34,8 +34,8 @@ _HOMES = {
     "mixer": ("Attention", "Claim", "Flops", "Mixer", "Spec", "Use"),
     "transformer": ("Decoder", "Encoder", "EncoderDecoder", "LanguageModel"),
     "conformance": ("check_variant",),
-    "records": ("Run", "read"),
-    "execute.runner": ("run",),
+    "records": ("read",),
+    "api": ("Run", "run"),
 }
 
 

@@ -20,6 +20,7 @@ class Cell:
 
     label: how tables and plots call the variant; it names options when a sweep uses one variant with several.
     digest: of the sources and settings beyond these fields that decide the numbers.
+    cross: the variant that is the decoder's cross-attention, where the task is sequence to sequence.
     """
 
     variant: str
@@ -44,6 +45,7 @@ class Cell:
     task_options: Mapping[str, Any] | None
     seed: int
     measures: tuple[Measure, ...]
+    cross: str | None = None
     digest: str = ""
     label: str = field(default="", compare=False)
 
@@ -52,6 +54,11 @@ class Cell:
         """Twelve hex digits that say what the cell is; measures and label are not part of it."""
         settings = {key: value for key, value in asdict(self).items() if key not in ("measures", "label")}
         return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+    @property
+    def mixer_roles(self) -> tuple[Role, ...]:
+        """The roles that the variant itself fills: both of an encoder-decoder, or the one that was asked for."""
+        return ("bidirectional", "causal") if self.cross else (self.role,)
 
     def row(self) -> dict[str, Any]:
         """The cell as one line of cells.jsonl."""
@@ -112,6 +119,7 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
         task_options=dict(task_described.options) if task_described else None,
         seed=point["seed"],
         measures=point["measures"],
+        cross=task_described.cross if task_described else None,
         digest=hashlib.sha256("\n".join(decides).encode()).hexdigest()[:16],
     )
 

@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from attnbench import registry
+from attnbench import commands, registry
+from attnbench.commands import AsJson, Debug
 from attnbench.errors import RequestError, did_you_mean
 from attnbench.registry import Source, describe_error
 
@@ -31,9 +32,7 @@ app = typer.Typer(
     "Example: attnbench run experiments/quickstart.toml --out my_run",
 )
 
-Debug = Annotated[bool, typer.Option("--debug", help="Add tracebacks to errors.")]
 Plugins = Annotated[list[Path], typer.Option("--plugin", metavar="FILE", help="A plugin file; may be repeated.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 QUESTION_TIMEOUT_S = 120.0
 CERTIFICATE_TIMEOUT_S = 600.0
 
@@ -103,6 +102,10 @@ def report(
     _report(Run(run))
 
 
+app.command()(commands.plot)
+app.command()(commands.table)
+
+
 @app.command()
 def check(
     target: Annotated[
@@ -128,25 +131,35 @@ def check(
     raise typer.Exit(0 if all(green) else 1)
 
 
+app.command()(commands.new)
+app.command()(commands.doctor)
+
+
 @app.command()
 def variants(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one variant whole.")] = None,
+    roles: Annotated[bool, typer.Option("--roles", help="What each can do, and why it cannot.")] = False,
     plugin: Plugins = [],  # noqa: B006
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """List the variants, or show one whole.
 
-    The list imports none of them. With NAME: options, claim, roles and reasons.
+    The list imports none of them. With NAME: options, claim, roles and reasons. With --roles: what each can do.
 
     Example: attnbench variants window
     """
     broken: list[str] = []
-    if plugin or name:
+    if plugin or name or roles:
         from attnbench.execute.local import FreshProcesses
 
         with FreshProcesses() as processes:
             sources, broken = _sources(processes, plugin)
+            if roles:
+                asked = {name: registry.find(name, sources)} if name else sources
+                found, unloaded = _ask(processes, "abilities", asked, module="abilities")
+                commands.show_abilities(found, [*broken, *unloaded], as_json=as_json)
+                return
             if name:
                 _print_facts(_ask(processes, "profile", name, sources), as_json)
                 return
@@ -158,6 +171,7 @@ def variants(
 @app.command()
 def tasks(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one task whole.")] = None,
+    plugin: Plugins = [],  # noqa: B006
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -167,14 +181,17 @@ def tasks(
 
     Example: attnbench tasks distance
     """
-    sources = registry.installed(registry.TASKS)
-    if name is None:
-        _print_sources(sources, [], as_json)
+    if not plugin and not name:
+        _print_sources(registry.installed(registry.TASKS), [], as_json)
         return
     from attnbench.execute.local import FreshProcesses
 
-    registry.find(name, sources, "task")
     with FreshProcesses() as processes:
+        sources, broken = _sources(processes, plugin, registry.TASKS)
+        if name is None:
+            _print_sources(sources, broken, as_json)
+            return
+        registry.find(name, sources, "task")
         _print_facts(_ask(processes, "task_profile", name, sources), as_json)
 
 
@@ -288,23 +305,26 @@ def _certificate(processes: FreshProcesses, source: Source) -> bool:
     return bool(ok)
 
 
-def _sources(processes: FreshProcesses, plugins: list[Path]) -> tuple[dict[str, Source], list[str]]:
-    """Installed variants and those of plugin files, and a line for each file that does not load."""
+def _sources(
+    processes: FreshProcesses, plugins: list[Path], group: str = registry.VARIANTS
+) -> tuple[dict[str, Source], list[str]]:
+    """What is installed in a group and what plugin files offer, and a line for each file that does not load."""
     missing = [f"{file}: no such plugin file" for file in plugins if not file.is_file()]
     if missing:
         raise RequestError(missing)
     if not plugins:
-        return registry.installed(registry.VARIANTS), []
-    found, broken, clashes = _ask(processes, "sources_with", [str(file) for file in plugins])
+        return registry.installed(group), []
+    found, broken, clashes = _ask(processes, "sources_with", [str(file) for file in plugins], group)
     if clashes:
         raise RequestError(clashes)
     return found, broken
 
 
-def _ask(processes: FreshProcesses, question: str, *arguments: Any) -> Any:
+def _ask(processes: FreshProcesses, question: str, *arguments: Any, module: str = "describe") -> Any:
     from attnbench.execute.runner import answer
 
-    return answer(processes.call(f"attnbench.execute.describe:{question}", *arguments, timeout_s=QUESTION_TIMEOUT_S))
+    function = f"attnbench.execute.{module}:{question}"
+    return answer(processes.call(function, *arguments, timeout_s=QUESTION_TIMEOUT_S))
 
 
 def _print_sources(sources: dict[str, Source], broken: list[str], as_json: bool) -> None:

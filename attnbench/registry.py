@@ -1,7 +1,8 @@
 """Names of variants and tasks -> classes, over entry points and plugin files. Listing imports nothing.
 
-A plugin is an entry point of the group `attnbench.variants` (its name is the variant's name) or a Python file: each
-Mixer subclass that the file defines is offered under its class attribute `name`, else its class name in snake_case.
+A plugin is an entry point of the group `attnbench.variants` or `attnbench.tasks` (its name is the name) or a Python
+file: each Mixer and each Task subclass that the file defines is offered under its class attribute `name`, else its
+class name in snake_case.
 Loading needs torch and runs strangers' code, so the command line and the sweep do it in a process of its own.
 """
 
@@ -59,14 +60,13 @@ def add(found: dict[str, Source], source: Source) -> None:
         raise RequestError([f'two plugins are named "{source.name}": {_place(other)} and {_place(source)}'])
 
 
-def file_sources(file: str | Path) -> list[Source]:
-    """The mixers that one plugin file offers. Raises PluginError when it offers none."""
+def file_sources(file: str | Path, group: str = VARIANTS) -> list[Source]:
+    """What one plugin file offers in a group. Raises PluginError when it offers neither a variant nor a task."""
     path = Path(file).resolve()
-    mixers = _mixers(load_file(path))
-    sources = [Source(variant_name(cls), f"{path}:{place}", str(file)) for place, cls in mixers.items()]
-    if not sources:
-        raise PluginError([f"plugin {file}: defines no subclass of attnbench.Mixer or attnbench.Attention"])
-    return sources
+    found = _classes(load_file(path))
+    if not any(found.values()):
+        raise PluginError([f"plugin {file}: defines no subclass of attnbench.Mixer or attnbench.tasks.Task"])
+    return [Source(variant_name(cls), f"{path}:{place}", str(file)) for place, cls in found[group].items()]
 
 
 def find(name: str, known: Mapping[str, Source], what: str = "variant") -> Source:
@@ -117,15 +117,18 @@ def variant_name(cls: type) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
 
 
-def _mixers(module: ModuleType) -> dict[str, type]:
-    """The mixers that a module itself defines, each under the first public name that leads to it."""
+def _classes(module: ModuleType) -> dict[str, dict[str, type]]:
+    """By group, the classes that a module itself defines, each under the first public name that leads to it."""
     from attnbench.mixer import Mixer
+    from attnbench.tasks import Task
 
-    found: dict[str, type] = {}
+    found: dict[str, dict[str, type]] = {VARIANTS: {}, TASKS: {}}
     for name, value in vars(module).items():
-        own = isinstance(value, type) and issubclass(value, Mixer) and value.__module__ == module.__name__
-        if own and not name.startswith("_") and value not in found.values():
-            found[name] = value
+        if not isinstance(value, type) or value.__module__ != module.__name__ or name.startswith("_"):
+            continue
+        for group, base in ((VARIANTS, Mixer), (TASKS, Task)):
+            if issubclass(value, base) and value not in found[group].values():
+                found[group][name] = value
     return found
 
 

@@ -1,7 +1,8 @@
 """Training, validation and test sequences of a task: disjoint by construction, the same for every variant.
 
-A hash of a sequence's tokens decides its split, so no sequence can be in two of them, whatever the seed. Generators
-are seeded from the task, its options, T, the seed and the split: never from the variant, never from the global state.
+A hash of all that a model reads of a sequence decides its split, so no sequence can be in two of them, whatever the
+seed. Generators are seeded from the task, its options, T, the seed and the split: never from the variant, never from
+the global state.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _BLOCK, _BLOCK_TOKENS = 4096, 2**19  # sequences, and tokens, drawn at a time at
 _PATIENCE = 16  # blocks in a row without a new sequence, after which a split counts as exhausted
 
 
-def in_split(tokens: Tensor, split: Split) -> Tensor:
-    """Which rows of tokens (N, T) belong to a split: (N,) bool. Equal rows always agree."""
+def in_split(inputs: Tensor, split: Split) -> Tensor:
+    """Which rows of a batch's inputs (N, T) belong to a split: (N,) bool. Equal rows always agree."""
     mine = torch.tensor([name == split for name in _BUCKETS])
-    return mine[_row_hash(tokens) % len(_BUCKETS)]
+    return mine[_row_hash(inputs) % len(_BUCKETS)]
 
 
 def held_out(task: Task, split: Split, n: int, seed: int) -> Batch:
@@ -34,7 +35,7 @@ def held_out(task: Task, split: Split, n: int, seed: int) -> Batch:
     seen: set[int] = set()
     barren = 0
     for block in _blocks(task, split, seed):
-        keys = _row_hash(block.tokens).tolist()
+        keys = _row_hash(block.inputs).tolist()
         first = {key: i for i, key in reversed(list(enumerate(keys)))}  # where each key stands for the first time
         new = sorted(i for key, i in first.items() if key not in seen)
         seen |= first.keys()
@@ -63,19 +64,20 @@ def training_batches(task: Task, batch_size: int, seed: int) -> Iterator[Batch]:
 
 
 def fingerprint(*batches: Batch) -> str:
-    """SHA-256 of tokens and labels: equal fingerprints mean equal data."""
+    """SHA-256 of all that is read and of the labels: equal fingerprints mean equal data."""
     digest = hashlib.sha256()
     for batch in batches:
-        digest.update(batch.tokens.numpy().tobytes() + batch.labels.numpy().tobytes())
+        digest.update(batch.inputs.numpy().tobytes() + batch.labels.numpy().tobytes())
     return digest.hexdigest()
 
 
 def _blocks(task: Task, split: Split, seed: int) -> Iterator[Batch]:
     generator = Generator().manual_seed(_digest(task, split, seed))
     n = max(1, min(_BLOCK, _BLOCK_TOKENS // task.T))
+    source = task if split == "test" else task.for_training()
     while True:
-        block = task.sample(n, generator)
-        yield block.rows(in_split(block.tokens, split))
+        block = source.sample(n, generator)
+        yield block.rows(in_split(block.inputs, split))
 
 
 def _digest(task: Task, split: Split, seed: int) -> int:

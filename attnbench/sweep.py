@@ -132,6 +132,7 @@ class Described:
     """What a process with torch says of one variant (or task) with one set of options.
 
     options: every option with the value in force. digest: of the sources that decide its numbers.
+    cross: the variant that a task of sequence to sequence takes as cross-attention.
     mistakes: (option, message) pairs; error: why it cannot be loaded at all.
     """
 
@@ -141,6 +142,7 @@ class Described:
     min_T: int = 1
     mistakes: tuple[tuple[str, str], ...] = ()
     error: str | None = None
+    cross: str | None = None
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,9 @@ def validate(tables: Mapping[str, Any], place: str, catalogue: Catalogue) -> Swe
         lines += [_line(tables, detail) for detail in error.errors(include_url=False)]
     lines += [*_name_mistakes(tables, catalogue), *_grid_mistakes(tables, catalogue)]
     mistakes = [*catalogue.clashes, *(f"{place}: {line}" for line in lines)]
-    if any(use.name not in catalogue.variant_sources for use in wanted_variants(tables)):
+    missing = [use.name not in catalogue.variant_sources for use in wanted_variants(tables)]
+    missing += [use.name not in catalogue.task_sources for use in wanted_tasks(tables)]
+    if any(missing):
         mistakes += catalogue.broken  # one of them may be the one that is missed
     if mistakes or sweep is None:
         raise RequestError(mistakes)

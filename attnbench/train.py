@@ -25,15 +25,18 @@ from attnbench.positions import Positions
 from attnbench.settings import TrainSettings
 from attnbench.splits import fingerprint, held_out, training_batches
 from attnbench.tasks import IGNORE, Batch, Task
-from attnbench.transformer import LanguageModel
+from attnbench.transformer import EncoderDecoder, LanguageModel
+
+Model = LanguageModel | EncoderDecoder
 
 
 @dataclass(frozen=True)
 class TrainResult:
     """What training a cell gave.
 
-    status: `ok`, or `diverged` when no trial kept a finite loss; then accuracy, loss, lr are None and slices empty.
-    accuracy, loss: on n_scored test tokens, loss in nats. chance, floor: the task's own.
+    status: `ok`, or `diverged` when no trial kept a finite loss; then accuracies, loss, lr are None and slices empty.
+    accuracy, loss: on n_scored test tokens, loss in nats. chance, floor: the task's own, for accuracy.
+    sequence_accuracy: share of the test sequences with every scored token right.
     slices: name -> {"accuracy", "n"}, over the same tokens; the accuracy of an empty slice is None.
     trials: one dict per learning rate that was tried; see `Trial`. lr: the one chosen.
     fingerprint: SHA-256 of the validation and test sequences.
@@ -41,6 +44,7 @@ class TrainResult:
 
     status: Literal["ok", "diverged"]
     accuracy: float | None
+    sequence_accuracy: float | None
     loss: float | None
     chance: float
     floor: float
@@ -78,9 +82,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Score:
-    """Accuracy and loss over n_scored tokens: totals, never a mean of batch means. slices: as in TrainResult."""
+    """Accuracy and loss over n_scored tokens: totals, never a mean of batch means. The rest as in TrainResult."""
 
     accuracy: float
+    sequence_accuracy: float
     loss: float
     n_scored: int
     slices: dict[str, dict[str, float | int | None]]
@@ -88,16 +93,21 @@ class Score:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A batch as a model meets it: tokens (B, T), and where in B·T its n scored tokens are, (n,) each."""
+    """A batch as a model meets it: what it reads, and where in B·T its n scored tokens are, (n,) each.
 
-    tokens: Tensor
+    inputs: tokens (B, T), or source (B, S), tokens, source mask (B, S): the arguments of the model's `hidden`.
+    row: the sequence that a scored token is of.
+    """
+
+    inputs: tuple[Tensor, ...]
     at: Tensor
+    row: Tensor
     labels: Tensor
     slices: Tensor
 
 
 def train(
-    build: Callable[[], LanguageModel], task: Task, settings: TrainSettings, seed: int, *, device: str = "cpu"
+    build: Callable[[], Model], task: Task, settings: TrainSettings, seed: int, *, device: str = "cpu"
 ) -> TrainResult:
     """Train fresh models from `build` on `task`, one per learning rate, and score the best on test data.
 
@@ -108,7 +118,7 @@ def train(
     validation = held_out(task, "validation", settings.n_validation, seed)
     test = held_out(task, "test", settings.n_test, seed)
     trials: list[Trial] = []
-    best: tuple[Trial, LanguageModel] | None = None
+    best: tuple[Trial, Model] | None = None
     with _own_random_state(device):
         for lr in settings.lr:
             torch.manual_seed(seed)
@@ -123,6 +133,7 @@ def train(
     return TrainResult(
         status="diverged" if score is None else "ok",
         accuracy=None if score is None else score.accuracy,
+        sequence_accuracy=None if score is None else score.sequence_accuracy,
         loss=None if score is None else score.loss,
         chance=task.chance,
         floor=task.floor,
@@ -136,21 +147,22 @@ def train(
 
 
 @torch.no_grad()
-def evaluate(model: LanguageModel, batch: Batch, slice_names: tuple[str, ...], batch_size: int) -> Score:
+def evaluate(model: Model, batch: Batch, slice_names: tuple[str, ...], batch_size: int) -> Score:
     """Score the labels of `batch` that are not IGNORE, batch_size sequences at a time; no label is a ValueError."""
     model.eval()
-    right, losses, slices = [], [], []
+    parts = []
     for chunk in _chunks(batch, batch_size, _device(model)):
         logits = _logits(model, chunk)
-        right.append(logits.argmax(-1) == chunk.labels)
-        losses.append(F.cross_entropy(logits, chunk.labels, reduction="none"))
-        slices.append(chunk.slices)
+        right = logits.argmax(-1) == chunk.labels
+        losses = F.cross_entropy(logits, chunk.labels, reduction="none")
+        parts.append((right, losses, chunk.slices, chunk.row))
     model.train()
-    return _score(torch.cat(right).cpu(), torch.cat(losses).cpu(), torch.cat(slices).cpu(), slice_names)
+    right, losses, slices, row = (torch.cat(part).cpu() for part in zip(*parts, strict=True))
+    return _score(right, losses, slices, row, slice_names)
 
 
-def _score(right: Tensor, losses: Tensor, slices: Tensor, slice_names: tuple[str, ...]) -> Score:
-    """Totals over scored tokens: right (n,) bool, losses (n,), slices (n,)."""
+def _score(right: Tensor, losses: Tensor, slices: Tensor, row: Tensor, slice_names: tuple[str, ...]) -> Score:
+    """Totals over scored tokens: right (n,) bool, losses (n,), slices (n,), row (n,): the sequence a token is of."""
     if not len(right):
         raise ValueError("nothing to score: every label is IGNORE")
     n_per_slice = torch.bincount(slices, minlength=len(slice_names)).tolist()
@@ -159,12 +171,17 @@ def _score(right: Tensor, losses: Tensor, slices: Tensor, slice_names: tuple[str
         name: {"accuracy": r / n if n else None, "n": n}
         for name, r, n in zip(slice_names, n_right, n_per_slice, strict=True)
     }
-    return Score(right.sum().item() / len(right), losses.double().mean().item(), len(right), by_slice)
+    n_rows, n_wrong = len(set(row.tolist())), len(set(row[~right].tolist()))
+    return Score(
+        accuracy=right.sum().item() / len(right),
+        sequence_accuracy=(n_rows - n_wrong) / n_rows,
+        loss=losses.double().mean().item(),
+        n_scored=len(right),
+        slices=by_slice,
+    )
 
 
-def _run_trial(
-    model: LanguageModel, task: Task, settings: TrainSettings, lr: float, seed: int, validation: Batch
-) -> Trial:
+def _run_trial(model: Model, task: Task, settings: TrainSettings, lr: float, seed: int, validation: Batch) -> Trial:
     optimizer = AdamW(_parameter_groups(model, lr, settings.weight_decay))
     schedule = LambdaLR(optimizer, lambda step: _lr_factor(step, settings))
     curve: list[list[float]] = []
@@ -184,7 +201,7 @@ def _run_trial(
     return Trial(lr, False, step, score.accuracy, score.loss, best_step, curve)
 
 
-def _train_step(model: LanguageModel, chunk: Chunk, optimizer: AdamW, clip: float) -> Tensor:
+def _train_step(model: Model, chunk: Chunk, optimizer: AdamW, clip: float) -> Tensor:
     """One update; returns the batch's mean loss, still on its device, so that no step waits for a device."""
     loss = F.cross_entropy(_logits(model, chunk), chunk.labels, reduction="sum") / max(1, len(chunk.labels))
     torch.autograd.backward(loss)
@@ -194,9 +211,9 @@ def _train_step(model: LanguageModel, chunk: Chunk, optimizer: AdamW, clip: floa
     return loss.detach()
 
 
-def _logits(model: LanguageModel, chunk: Chunk) -> Tensor:
+def _logits(model: Model, chunk: Chunk) -> Tensor:
     """(n, vocab_size): the head meets the scored positions alone."""
-    scored = model.hidden(chunk.tokens).flatten(0, 1).index_select(0, chunk.at)  # (B·T, d_model) -> (n, d_model)
+    scored = model.hidden(*chunk.inputs).flatten(0, 1).index_select(0, chunk.at)  # (B·T, d_model) -> (n, d_model)
     logits: Tensor = model.head(scored).float()
     return logits
 
@@ -208,11 +225,19 @@ def _training_chunks(task: Task, settings: TrainSettings, seed: int, device: tor
 
 
 def _chunks(batch: Batch, batch_size: int, device: torch.device) -> Iterator[Chunk]:
+    T = batch.tokens.shape[1]
     for first in range(0, len(batch), batch_size):
         part = batch.rows(slice(first, first + batch_size))
         labels, slices = part.labels.flatten(), part.slices.flatten()
         at = (labels != IGNORE).nonzero()[:, 0]  # found on the CPU: on a GPU it would wait
-        yield Chunk(*(tensor.to(device) for tensor in (part.tokens, at, labels[at], slices[at])))
+        scored = (tensor.to(device) for tensor in (at, first + at // T, labels[at], slices[at]))
+        yield Chunk(tuple(tensor.to(device) for tensor in _read(part)), *scored)
+
+
+def _read(batch: Batch) -> tuple[Tensor, ...]:
+    """What a model's `hidden` takes."""
+    source = batch.source
+    return (batch.tokens,) if source is None else (source.tokens, batch.tokens, source.mask)
 
 
 def _parameter_groups(model: nn.Module, lr: float, weight_decay: float) -> list[dict[str, Any]]:

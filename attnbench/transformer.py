@@ -300,10 +300,18 @@ class EncoderDecoder(nn.Module):
         self.target = TokenEmbedding(vocab_size, shape, kinds[1], embedding_std)
         self.head = nn.Linear(d_model, vocab_size, bias=False)
 
-    def forward(self, source: Tensor, target: Tensor, *, source_mask: Tensor | None = None) -> Tensor:
-        """source_mask: (B, S), True where a source token is real; padded ones change no output."""
+    def hidden(self, source: Tensor, target: Tensor, source_mask: Tensor | None = None) -> Tensor:
+        """Source ids (B, S), target ids (B, T) -> final hidden states (B, T, d_model), before the head.
+
+        source_mask: (B, S), True where a source token is real; padded ones change no output.
+        """
         context = self.encoder(self.source(source), key_mask=source_mask)
-        logits: Tensor = self.head(self.decoder(self.target(target), context=context, context_mask=source_mask))
+        y: Tensor = self.decoder(self.target(target), context=context, context_mask=source_mask)
+        return y
+
+    def forward(self, source: Tensor, target: Tensor, *, source_mask: Tensor | None = None) -> Tensor:
+        """Source ids (B, S), target ids (B, T) -> logits (B, T, vocab_size). source_mask as in `hidden`."""
+        logits: Tensor = self.head(self.hidden(source, target, source_mask))
         return logits
 
 

@@ -19,6 +19,11 @@ BUILT_IN: dict[str, type[Mixer]] = {
     if point.dist is not None and point.dist.name == "attnbench"
 }
 
+CUDA_ONLY = ("xformers",)
+ON_CPU = [name for name in BUILT_IN if name not in CUDA_ONLY]
+RECURRENT = ("lstm", "gru", "rnn")
+NO_CROSS = (*RECURRENT, "window", "strided", "none")
+
 
 def build(
     name: str, role: Role = "causal", *, d_model: int = 12, n_heads: int = 3, max_T: int = 300, **options

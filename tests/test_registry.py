@@ -22,8 +22,8 @@ BROKEN = {  # plugin file -> what is told of it
     "import sys\nsys.exit()\n": "SystemExit (bad.py:2)",
     "import json\njson.loads('{')\n": "JSONDecodeError: Expecting property name enclosed in double quotes: "
     "line 1 column 2 (char 1) (bad.py:2)",
-    "x = 1\n": "defines no subclass of attnbench.Mixer or attnbench.Attention",
-    "from attnbench import Attention, Mixer\n": "defines no subclass of attnbench.Mixer or attnbench.Attention",
+    "x = 1\n": "defines no subclass of attnbench.Mixer or attnbench.tasks.Task",
+    "from attnbench import Attention, Mixer\n": "defines no subclass of attnbench.Mixer or attnbench.tasks.Task",
 }
 
 

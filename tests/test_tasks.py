@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from attnbench.splits import fingerprint, held_out, in_split, training_batches
 from attnbench.tasks import IGNORE, Batch, Task
 from attnbench.tasks.distance import Distance
+from attnbench.tasks.draw import edges, slice_of
 
 SPLITS = ("training", "validation", "test")
 
@@ -99,7 +100,36 @@ def test_distance_names_its_sizes():
     assert (task.vocab_size, task.chance, task.floor) == (52, 1 / 8, 1 / 8)
     assert task.slice_names == ("4", "8", "16", "32", "64")
     assert Distance(24, n_slots=3).slice_names == ("3", "6", "12")
-    assert task.options == {"n_slots": 4, "n_values": 8, "n_noise": 16}
+    assert task.options == {"n_slots": 4, "n_values": 8, "n_noise": 16, "train_max_gap": 0}
+
+
+@given(distances(), st.integers(0, 60), st.integers(0, 99))
+def test_short_gaps_in_training_and_validation_and_every_gap_in_test_data(task, more, seed):
+    longest = task.n_slots + more
+    options = task.options | {"train_max_gap": longest}
+    half = Distance(task.T, **options)
+    trained = {*gaps(half, half.for_training().sample(500, Generator().manual_seed(seed))).tolist()}
+    assert max(trained) <= min(longest, task.max_gap)
+    assert half.for_training().slice_names == half.slice_names
+    assert torch.equal(
+        half.sample(20, Generator().manual_seed(seed)).tokens, task.sample(20, Generator().manual_seed(seed)).tokens
+    )
+    assert task.for_training() is task
+
+
+def test_splits_draw_short_gaps_but_for_the_test_split():
+    task = Distance(64, train_max_gap=16)
+    longest = {split: int(gaps(task, held_out(task, split, 500, seed=0)).max()) for split in ("validation", "test")}
+    longest["training"] = int(gaps(task, next(training_batches(task, 500, seed=0))).max())
+    assert longest == {"validation": 16, "test": 60, "training": 16}
+
+
+def test_no_slice_mixes_trained_gaps_with_others():
+    assert Distance(64, train_max_gap=20).slice_names == ("4", "8", "16", "21", "32")
+    assert Distance(64, train_max_gap=15).slice_names == ("4", "8", "16", "32")
+    assert Distance(64, train_max_gap=60).slice_names == ("4", "8", "16", "32")
+    with pytest.raises(ValueError, match="train_max_gap must be 0 or at least n_slots = 4, got 3"):
+        Distance(64, train_max_gap=3)
 
 
 @pytest.mark.parametrize("n_slots", [1, 4, 7])
@@ -199,3 +229,17 @@ def test_a_fingerprint_is_the_digest_of_tokens_and_labels():
     expected = hashlib.sha256(batch.tokens.numpy().tobytes() + batch.labels.numpy().tobytes()).hexdigest()
     assert fingerprint(batch) == expected
     assert fingerprint(batch.rows(slice(2))) != expected
+
+
+@given(st.integers(1, 30), st.integers(0, 200), st.integers(0, 200))
+def test_slices_partition_sizes_and_end_where_training_ends(low, span, trained):
+    lower = edges(low, low + span, trained)
+    assert lower[0] == low
+    assert lower == sorted(set(lower))
+    assert lower[-1] <= low + span
+    sizes = torch.arange(low, low + span + 1)
+    found = slice_of(sizes, lower)
+    for size, index in zip(sizes.tolist(), found.tolist(), strict=True):
+        upper = [*lower, math.inf][index + 1]
+        assert lower[index] <= size < upper <= max(math.inf if index + 1 == len(lower) else 2 * lower[index], size + 1)
+        assert (size <= trained) == (lower[index] <= trained) or trained < low

@@ -11,7 +11,20 @@ import attnbench_variants.linear
 import pytest
 import slow_forms
 import torch
-from cores import BUILT_IN, assert_equal, build, core, noise, qkv, ragged_mask, slow_core, values_and_gradients
+from cores import (
+    BUILT_IN,
+    NO_CROSS,
+    ON_CPU,
+    RECURRENT,
+    assert_equal,
+    build,
+    core,
+    noise,
+    qkv,
+    ragged_mask,
+    slow_core,
+    values_and_gradients,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,48 +103,6 @@ def test_linear_does_not_depend_on_what_it_works_on_at_a_time(T, chunk, cached):
         check_core("linear", {"chunk": chunk}, "causal", T, T)
 
 
-@pytest.mark.parametrize("T", [1, 2, 7, 33])
-@pytest.mark.parametrize("role", ["causal", "bidirectional"])
-def test_lstm_equals_the_cell_loop(role, T):
-    mixer, x = build("lstm", role, d_model=6, n_heads=1), noise(3, T, 6)
-    fast = values_and_gradients(lambda: mixer(x), [x])
-    assert_equal(fast, values_and_gradients(lambda: torch.stack([slow_lstm(mixer, row, T) for row in x]), [x]), 1e-12)
-
-
-@pytest.mark.parametrize("T", [1, 2, 7, 33])
-@pytest.mark.parametrize("role", ["causal", "bidirectional"])
-def test_padding_on_the_right_is_nothing_to_an_lstm(role, T):
-    mixer, x, lengths = build("lstm", role, d_model=6, n_heads=1), noise(3, T, 6), (T, 1, 0)
-    key_mask = torch.arange(T) < torch.tensor(lengths)[:, None]
-    fast = values_and_gradients(lambda: mixer(x, key_mask=key_mask) * key_mask[..., None], [x])
-    rows = zip(x, lengths, strict=True)
-    slow = values_and_gradients(lambda: torch.stack([slow_lstm(mixer, row, n) for row, n in rows]), [x])
-    assert_equal(fast, slow, 1e-12)
-
-
-def slow_lstm(mixer, x, n):
-    """One row x (T, d_model) of which n positions are real; the outputs of the others are 0."""
-    if n == 0:
-        return torch.zeros_like(x)
-    outputs = []
-    for direction in filter(None, (mixer.rightward, mixer.leftward)):
-        w_ih, w_hh, b_ih, b_hh = direction.all_weights[0]
-        forwards = direction is mixer.rightward
-        y = slow_forms.lstm((x[:n] if forwards else x[:n].flip(0))[None], w_ih, w_hh, b_ih + b_hh)[0]
-        outputs.append(y if forwards else y.flip(0))
-    return torch.nn.functional.pad(torch.cat(outputs, dim=-1), (0, 0, 0, len(x) - n))
-
-
-@pytest.mark.parametrize("role", ["causal", "bidirectional"])
-def test_lstm_starts_with_open_forget_gates_and_orthogonal_recurrence(role):
-    mixer = build("lstm", role, d_model=6, n_heads=1)
-    for direction in filter(None, (mixer.rightward, mixer.leftward)):
-        _, w_hh, b_ih, b_hh = direction.all_weights[0]
-        assert (b_ih + b_hh).view(4, -1).mean(1).tolist() == [0.0, 1.0, 0.0, 0.0]
-        for gate in w_hh.chunk(4):
-            assert_equal([gate @ gate.T], [torch.eye(len(gate)).double()], 1e-6)
-
-
 # Numbers that are known
 
 
@@ -170,7 +141,7 @@ def test_the_future_has_no_gradient_and_no_effect(name, options):
             assert_equal([mix(*shoved)[:, :, :t]], [y[:, :, :t]], 1e-9)
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", ON_CPU)
 def test_a_whole_model_does_not_see_the_future(name):
     torch.manual_seed(0)
     sizes = {"vocab_size": 11, "d_model": 8, "n_heads": 2, "n_layers": 2, "max_T": 33}
@@ -245,16 +216,6 @@ def test_lower_precision_stays_near_float64(name, options, role, dtype, toleranc
     assert_equal(low, values_and_gradients(lambda: mix(*exact, key_mask=key_mask), exact), tolerance)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("role", ["causal", "bidirectional"])
-def test_lstm_in_lower_precision_stays_near_float64(role, dtype):
-    mixer, x = build("lstm", role), noise(2, 9, 12, dtype=dtype)
-    expected = mixer(x.double())
-    y = mixer.to(dtype)(x)
-    assert y.dtype == dtype
-    assert_equal([y], [expected], 1e-5 if dtype == torch.float32 else 2e-2)
-
-
 @pytest.mark.parametrize("role", ["causal", "bidirectional"])
 @pytest.mark.parametrize("value", [0.01, 1.0])
 def test_linear_sums_do_not_overflow_float16(role, value):
@@ -288,25 +249,20 @@ def test_linear_time_variants_reach_past_65536_positions():
     ("name", "role", "use", "reason"),
     [
         ("window", "cross", Use(8, 8), "no cross role"),
-        ("lstm", "cross", Use(8, 8), "no cross role"),
-        ("lstm", "causal", Use(8, 8, mask="any"), "only padding on the right"),
-        ("lstm", "causal", Use(8, 8, mask="right", phase="decode"), "padded prompt"),
-        ("lstm", "bidirectional", Use(8, 8), "even d_model"),
         ("full", "bidirectional", Use(8, 8, phase="decode"), "decoding needs"),
         ("linear", "bidirectional", Use(8, 8, phase="prefill"), "decoding needs"),
         ("window", "bidirectional", Use(8, 8, phase="decode"), "decoding needs"),
-        ("lstm", "bidirectional", Use(8, 8, phase="decode"), "decoding needs"),
     ],
 )
 def test_unsupported_uses_have_a_reason(name, role, use, reason):
     assert reason in BUILT_IN[name].unsupported(Spec(15, 3, 8, role), use)
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", ON_CPU)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 def test_everything_else_is_supported(name, dtype):
-    for role in ROLES[:2] if name in ("window", "lstm") else ROLES:
-        mask = "right" if name == "lstm" else "any"
+    for role in ROLES[:2] if name in NO_CROSS else ROLES:
+        mask = "right" if name in RECURRENT else "any"
         assert BUILT_IN[name].unsupported(Spec(12, 3, 8, role), Use(5, 8, dtype=dtype, mask=mask)) is None
     assert BUILT_IN[name].unsupported(Spec(12, 3, 8), Use(8, 8, dtype=dtype, phase="decode")) is None
 
@@ -315,13 +271,9 @@ def test_everything_else_is_supported(name, dtype):
     ("make", "message"),
     [
         (lambda: build("window", "cross"), "no cross role"),
-        (lambda: build("lstm", "cross"), "no cross role"),
-        (lambda: build("lstm", "bidirectional", d_model=3), "even d_model, got 3"),
         (lambda: build("window", window=0), "window must be at least 1, got 0"),
         (lambda: build("linear", chunk=0), "chunk must be at least 1, got 0"),
         (lambda: core("window", "bidirectional").attend(*qkv(3, 5)), "T = 3 and S = 5"),
-        (lambda: build("lstm")(noise(1, 3, 12), key_mask=torch.tensor([[True, False, True]])), "padding on the right"),
-        (lambda: build("lstm").prefill(noise(1, 3, 12), key_mask=torch.ones(1, 3).bool()), "no key_mask"),
     ],
 )
 def test_what_cannot_be_is_an_error_that_says_why(make, message):

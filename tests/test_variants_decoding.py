@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cores import assert_equal, build, noise, ragged_mask
+from cores import NO_CROSS, ON_CPU, RECURRENT, assert_equal, build, noise, ragged_mask
 
 CAUSAL = [
     ("full", {}),
@@ -17,10 +17,15 @@ CAUSAL = [
     ("window", {"window": 100}),
     ("linear", {"chunk": 4}),
     ("linear", {"n_kv_heads": 1, "d_k": 5, "d_v": 2}),
-    ("lstm", {}),
+    ("strided", {"stride": 1}),
+    ("strided", {"stride": 3, "n_kv_heads": 1, "d_k": 5, "d_v": 2}),
+    ("strided", {"stride": 100}),
+    ("mean", {}),
+    ("none", {}),
+    *[(name, {}) for name in RECURRENT],
 ]
-ATTENTION = [case for case in CAUSAL if case[0] != "lstm"]
-CROSS = [case for case in ATTENTION if case[0] != "window"]
+MASKED = [case for case in CAUSAL if case[0] not in RECURRENT]
+CROSS = [case for case in CAUSAL if case[0] not in NO_CROSS]
 
 
 def label(value):
@@ -53,7 +58,7 @@ def test_prompt_and_steps_equal_the_whole_pass(name, options, T_prompt):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("name", "options"), ATTENTION, ids=label)
+@pytest.mark.parametrize(("name", "options"), MASKED, ids=label)
 def test_hidden_keys_of_a_prompt_stay_hidden(name, options):
     mixer, x, key_mask = build(name, **options), noise(4, 12, 12), ragged_mask(4, 9)
     decoded, _ = step_through(mixer, x[:, 9:], *mixer.prefill(x[:, :9], key_mask=key_mask))
@@ -80,6 +85,10 @@ def test_cross_attention_reads_its_context_once(name, options, masked):
         ("linear", {}, 3 * 4 * (4 + 1)),
         ("linear", {"d_k": 2, "d_v": 6}, 3 * 2 * (6 + 1)),
         ("lstm", {}, 2 * 12),
+        ("gru", {}, 12),
+        ("rnn", {}, 12),
+        ("mean", {}, 12 + 1),
+        ("none", {}, 0),
     ],
     ids=label,
 )
@@ -90,7 +99,11 @@ def test_a_state_of_fixed_size_has_its_size(name, options, n_numbers):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("name", "options"), [("window", {"window": 4}), ("linear", {}), ("lstm", {})], ids=label)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("window", {"window": 4}), ("linear", {}), ("mean", {}), *[(name, {}) for name in RECURRENT]],
+    ids=label,
+)
 def test_no_step_writes_to_a_state_of_fixed_size(name, options):
     mixer, x = build(name, **options), noise(1, 9, 12)
     _, state = mixer.prefill(x[:, :7])
@@ -100,7 +113,7 @@ def test_no_step_writes_to_a_state_of_fixed_size(name, options):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["full", "fused", "window", "linear", "lstm"])
+@pytest.mark.parametrize("name", ON_CPU)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_decoding_in_half_precision_stays_near_float64(name, dtype):
     mixer, x = build(name), noise(2, 12, 12, dtype=dtype)

@@ -8,9 +8,7 @@
     q, k, v   q, k, v       queries, keys and values of one head
     d_k       d_k           width of queries and keys
 
-How it runs: queries stand in blocks of about w / 2, and each block meets the keys that its windows touch through fused
-attention, all blocks in one call. These keys are overlapping views (copied, three times over, only where B > 1), so
-memory is linear in T. The queries at both ends, whose windows stick out, are two small calls: nothing is padded.
+How it runs: blocks of queries meet the keys that their windows touch (`window_attention`); memory is linear in T.
 
 Departures: no global tokens, no dilation, no dropout; projections have no bias; a query that sees no key gives 0.
 """
@@ -24,10 +22,9 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor
 
-from attnbench.kernels import band, overlapping_blocks
-from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use, visible_pairs
+from attnbench.kernels import window_attention, window_pairs
+from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use
 
-SMALLEST_BLOCK = 32  # in smaller blocks the overhead outgrows the work
 NO_CROSS = "a window needs queries and keys that stand on one line, so there is no cross role"
 
 
@@ -44,7 +41,6 @@ class SlidingWindow(Attention):
             raise ValueError(f"window must be at least 1, got {window}")
         self.window = window
         self.back, self.ahead = (window - 1, 0) if spec.role == "causal" else (window // 2, window // 2)
-        self.block = max(SMALLEST_BLOCK, (self.back + self.ahead) // 2 + 1)
 
     @classmethod
     def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
@@ -56,15 +52,7 @@ class SlidingWindow(Attention):
         T, S = q.shape[2], k.shape[2]
         if self.spec.role == "bidirectional" and T != S:
             raise ValueError(f"a bidirectional window needs as many keys as queries, got T = {T} and S = {S}")
-        if T > S:  # bottom-right: the first T - S queries stand before every key
-            return F.pad(self.attend(q[:, :, T - S :], k, v, key_mask=key_mask), (0, 0, T - S, 0))
-        pieces = []
-        for start, stop, in_blocks in self._pieces(T, S):
-            low, high = self._reach(start, stop, T, S)
-            mask = None if key_mask is None else key_mask[:, low:high]
-            mix = self._mix_blocks if in_blocks else self._mix_end
-            pieces.append(mix(q[:, :, start:stop], k[:, :, low:high], v[:, :, low:high], mask, start + S - T - low))
-        return torch.cat(pieces, dim=2)
+        return window_attention(q, k, v, key_mask, back=self.back, ahead=self.ahead)
 
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
@@ -90,50 +78,6 @@ class SlidingWindow(Attention):
 
     def flops(self, T: int, S: int) -> Flops:
         """Pairs inside the window; executed, every query of a call with every key of that call."""
-        n_sides, n_queries = (1 if self.spec.role == "causal" else 2), min(T, S)
-        beyond = n_sides * visible_pairs(T, max(0, S - self.back - 1), "causal")
-        executed = 0
-        for start, stop, in_blocks in self._pieces(n_queries, S):
-            low, high = self._reach(start, stop, n_queries, S)
-            executed += (stop - start) * (self._block_keys if in_blocks else high - low)
-        seen = visible_pairs(T, S, self.spec.role) - beyond
+        seen, executed = window_pairs(T, S, back=self.back, ahead=self.ahead)
         backward = 2.5 if self.d_k == self.d_v else 2.0  # fused attention runs written out where the widths differ
         return Flops(self.pair_flops(seen), self.projection_flops(T, S), self.pair_flops(executed), backward)
-
-    @property
-    def _block_keys(self) -> int:
-        return self.back + self.block + self.ahead
-
-    def _pieces(self, T: int, S: int) -> list[tuple[int, int, bool]]:
-        """Ranges of queries, and whether they are whole blocks with all their windows inside the sequence."""
-        first = -(-max(0, self.back - (S - T)) // self.block) * self.block
-        last = (T - self.ahead) // self.block * self.block
-        if last <= first:
-            return [(0, T, False)]
-        pieces = [(0, first, False), (first, last, True), (last, T, False)]
-        return [piece for piece in pieces if piece[0] < piece[1]]
-
-    def _reach(self, start: int, stop: int, T: int, S: int) -> tuple[int, int]:
-        """The range of keys that queries start to stop may see."""
-        return max(0, start + S - T - self.back), min(S, stop + S - T + self.ahead)
-
-    def _mix_end(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, offset: int) -> Tensor:
-        """One dense call; q's first position is k's position `offset`."""
-        visible = band(q.shape[2], k.shape[2], back=self.back, ahead=self.ahead, offset=offset, device=q.device)
-        if key_mask is not None:
-            visible = visible & key_mask[:, None, None, :]  # (B, 1, T, S)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-
-    def _mix_blocks(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, offset: int) -> Tensor:
-        """Whole blocks in one call: (B, H, n block, d_k) meets (B, H, back + n block + ahead, d_k)."""
-        B, H, T, d_k = q.shape
-        n, size = T // self.block, self._block_keys
-        q = q.view(B, H, n, self.block, d_k)
-        k, v = (overlapping_blocks(x, size, self.block) for x in (k, v))  # (B, H, n, size, d_k or d_v)
-        q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B n, H, block or size, d_k or d_v)
-        visible = band(self.block, size, back=self.back, ahead=self.ahead, offset=offset, device=q.device)
-        if key_mask is not None:
-            keys = key_mask.unfold(1, size, self.block).flatten(0, 1)  # (B n, size)
-            visible = visible & keys[:, None, None, :]  # (B n, 1, block, size)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)  # (B n, H, block, d_v)
-        return y.view(B, n, H, self.block, -1).transpose(1, 2).flatten(2, 3)  # (B, H, n block, d_v)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -45,15 +46,15 @@ class Crossover:
     T_max: float
 
 
-def ratios(points: DataFrame, baseline: str) -> DataFrame:
-    """The points of all other labels, with ratio = value / the baseline's value at the same d_model and T.
+def ratios(points: DataFrame, baseline: str, at: Sequence[str] = ("d_model", "T")) -> DataFrame:
+    """The points of all other labels, with ratio = value / the baseline's value at the same d_model and T (or `at`).
 
     ratio_low, ratio_high: the widest range that both intervals allow. Where the baseline alone is missing, status is
     "no baseline".
     """
-    base = points.loc[points["label"] == baseline, ["d_model", "T", "value", "low", "high"]]
+    base = points.loc[points["label"] == baseline, [*at, "value", "low", "high"]]
     others = points[points["label"] != baseline]
-    joined = others.merge(base, how="left", on=["d_model", "T"], suffixes=("", "_base"))
+    joined = others.merge(base, how="left", on=list(at), suffixes=("", "_base"))
     joined["ratio"] = joined["value"] / joined["value_base"]
     joined["ratio_low"] = joined["low"] / joined["high_base"]
     joined["ratio_high"] = joined["high"] / joined["low_base"]

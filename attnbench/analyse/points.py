@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,6 +36,11 @@ TIME = Measure("time", "time_s", "time_low_s", "time_high_s")
 MEMORY = Measure("memory", "peak_bytes")
 ACCURACY = Measure("accuracy", "accuracy", positive=False, average="mean")
 MEASURES = (TIME, MEMORY, ACCURACY)
+COLUMNS_OF = {  # columns that only cells with this measure have
+    "time": ("time_s", "time_low_s", "time_high_s", "flops_per_s", "first_call_s", "warmup_s", "sampled_s"),
+    "memory": ("peak_bytes", "rss_peak_bytes", "build_peak_bytes"),
+    "accuracy": ("accuracy", "chance", "floor", "loss", "lr"),
+}
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,15 @@ class Group:
 
 def asked(frame: DataFrame, measure: Measure) -> DataFrame:
     """The cells that were asked for `measure`."""
-    wanted = [isinstance(names, (list, tuple)) and measure.name in names for names in frame["measures"]]
-    return frame[np.array(wanted, dtype=bool)]
+    return _asked(frame, measure.name)
+
+
+def asked_for(frame: DataFrame, column: str) -> DataFrame:
+    """The cells that were asked for the measure a column belongs to; all of them for a column of no measure."""
+    for name, columns in COLUMNS_OF.items():
+        if column in columns:
+            return _asked(frame, name)
+    return frame
 
 
 def groups(frame: DataFrame) -> list[Group]:
@@ -64,22 +76,22 @@ def groups(frame: DataFrame) -> list[Group]:
         pieces = [piece for _, piece in same.groupby(free, dropna=False, sort=False)] if free else [same]
         parts += [(piece, free) for piece in pieces]
     names = (*APART, *(name for name in FOLLOWING if any(name in free for _, free in parts)))
-    shared = [_shared(piece, names) for piece, _ in parts]
+    shared = [common(piece, names) for piece, _ in parts]
     differs = tuple(name for name in names if len({settings.get(name) for settings in shared}) > 1)
     return [Group(piece, settings, differs) for (piece, _), settings in zip(parts, shared, strict=True)]
 
 
-def points(frame: DataFrame, measure: Measure) -> DataFrame:
-    """One row per variant label, d_model and T: value, low, high, n_good of n_cells, and status.
+def points(frame: DataFrame, measure: Measure, by: Sequence[str] = POINT) -> DataFrame:
+    """One row per variant label, d_model and T (or the columns `by`): value, low, high, n_good of n_cells, and status.
 
     value is NaN where no cell has one; status is then why, else "ok". Seeds are averaged as the measure says.
     """
     value = good(frame[measure.column], positive=measure.positive)
     low = value if measure.low is None else good(frame[measure.low], positive=False)
     high = value if measure.high is None else good(frame[measure.high])
-    keyed = frame[POINT].assign(value=value, low=low.where(value.notna()), high=high.where(value.notna()))
+    keyed = frame[list(by)].assign(value=value, low=low.where(value.notna()), high=high.where(value.notna()))
     keyed["status"] = _why_missing(frame, value)
-    grouped = keyed.groupby(POINT, dropna=False, sort=False)
+    grouped = keyed.groupby(list(by), dropna=False, sort=False)
     merged = grouped.agg(
         value=("value", measure.average),
         low=("low", "min"),
@@ -107,6 +119,11 @@ def good(column: Series, *, positive: bool = True) -> Series:
     return values.where(usable)
 
 
+def _asked(frame: DataFrame, name: str) -> DataFrame:
+    wanted = [isinstance(names, (list, tuple)) and name in names for names in frame["measures"]]
+    return frame[np.array(wanted, dtype=bool)]
+
+
 def _why_missing(frame: DataFrame, value: Series) -> Series:
     """The status of each cell without a value, "" for the others; `ok` without a value is "not measured"."""
     status = frame["status"].astype("object").where(frame["status"].notna(), "pending")
@@ -123,7 +140,7 @@ def _free(frame: DataFrame) -> list[str]:
     return [name for name in FOLLOWING if (distinct[name] > 1).any()]
 
 
-def _shared(frame: DataFrame, names: tuple[str, ...]) -> dict[str, Any]:
+def common(frame: DataFrame, names: Sequence[str]) -> dict[str, Any]:
     """Settings that have one and the same value in all cells; a missing value is None."""
     shared = {}
     for name in names:

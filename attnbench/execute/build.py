@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnbench.cells import Cell
 from attnbench.mixer import Attention, Mixer, Spec
-from attnbench.transformer import Block, LanguageModel
+from attnbench.transformer import Block, EncoderDecoder, LanguageModel
 
 TRAINING_PHASES = ("backward", "forward_backward", "train_step")
 MODEL_VOCAB = 256  # of a timed language model; small, so that mixing is not drowned by the head
@@ -62,6 +62,23 @@ def language_model(cell: Cell, cls: type[Mixer], vocab_size: int) -> LanguageMod
         max_T=cell.max_T,
         mixer=partial(cls, **cell.options),
         role=cell.role,
+        d_ff=cell.d_ff,
+        positions=cell.positions,
+        embedding_std=cell.embedding_std or 0.02,
+    )
+    return model.to(getattr(torch, cell.dtype))
+
+
+def encoder_decoder(cell: Cell, cls: type[Mixer], cross: type[Mixer], vocab_size: int) -> EncoderDecoder:
+    """The model of a cell whose task is sequence to sequence: the variant in both stacks, `cross` between them."""
+    model = EncoderDecoder(
+        vocab_size=vocab_size,
+        d_model=cell.d_model,
+        n_heads=cell.n_heads,
+        n_layers=cell.n_layers or 1,
+        max_T=cell.max_T,
+        mixer=partial(cls, **cell.options),
+        cross=cross,
         d_ff=cell.d_ff,
         positions=cell.positions,
         embedding_std=cell.embedding_std or 0.02,

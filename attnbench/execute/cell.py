@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from attnbench import registry
 from attnbench.cells import Cell
 from attnbench.conformance import certify
-from attnbench.execute.build import MODEL_VOCAB, TRAINING_PHASES, Workload, build_module, build_workload, language_model
+from attnbench.execute.build import (
+    MODEL_VOCAB,
+    TRAINING_PHASES,
+    Workload,
+    build_module,
+    build_workload,
+    encoder_decoder,
+    language_model,
+)
 from attnbench.execute.orders import Visit
 from attnbench.execute.phases import phase_call, state_bytes
 from attnbench.measure.clock import time_call
@@ -23,8 +31,8 @@ from attnbench.mixer import Mixer
 from attnbench.registry import Source
 from attnbench.settings import TimingSettings
 from attnbench.tasks import Task
-from attnbench.train import train
-from attnbench.transformer import Block, LanguageModel
+from attnbench.train import Model, train
+from attnbench.transformer import Block
 
 THREAD_STACK = 16 * 2**20  # what one more thread may map: its stack, and an arena's first pages
 
@@ -62,7 +70,7 @@ def check(cell: Cell, variant: Source, lengths: set[int]) -> str | None:
     found = certify(
         registry.load(variant),
         options=cell.options,
-        roles=[cell.role],
+        roles=cell.mixer_roles,
         dtype=cell.dtype,
         device=cell.device,
         n_heads=cell.n_heads,
@@ -113,10 +121,15 @@ def _accuracy(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
     if order.task is None or cell.task_options is None:
         raise ValueError(f"an accuracy cell needs a task, {cell.variant} has none")
     task = _task(registry.load(order.task), cell.T, cell.task_options)
-    built: list[LanguageModel] = []
+    cross = None if order.cross is None else registry.load(order.cross)
+    built: list[Model] = []
 
-    def build() -> LanguageModel:
-        built[:] = [language_model(cell, cls, task.vocab_size)]
+    def build() -> Model:
+        built[:] = [
+            language_model(cell, cls, task.vocab_size)
+            if cross is None
+            else encoder_decoder(cell, cls, cross, task.vocab_size)
+        ]
         return built[0]
 
     result = train(build, task, order.train, cell.seed, device=cell.device)

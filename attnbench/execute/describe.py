@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from attnbench.errors import RequestError
 from attnbench.execute.build import MODEL_VOCAB, spec_of
 from attnbench.execute.orders import Judgement
 from attnbench.measure.cost import cost
-from attnbench.mixer import Attention, Mixer, Use
+from attnbench.mixer import Attention, Mask, Mixer, Role, Use
 from attnbench.registry import PluginError, Source
 from attnbench.sweep import Catalogue, Described, VariantUse, variant_key
 from attnbench.tasks import Task
@@ -35,15 +35,16 @@ _COST_MODULES = (
     "execute/cell",
 )
 _ACCURACY_MODULES = (
-    *("mixer", "kernels", "positions", "transformer", "train", "splits", "tasks/__init__"),
+    *("mixer", "kernels", "positions", "transformer", "train", "splits", "tasks/__init__", "tasks/draw"),
     *("execute/build", "execute/cell"),
 )
+CROSS = "fused"  # the cross-attention of every encoder-decoder
 
 
 def catalogue(variants: Sequence[VariantUse], tasks: Sequence[VariantUse], files: Sequence[str]) -> Catalogue:
     """Look up and describe what a sweep names."""
     sources, broken, clashes = sources_with(files)
-    task_sources = registry.installed(registry.TASKS)
+    task_sources, _, task_clashes = sources_with(files, registry.TASKS)
     return Catalogue(
         variant_sources=sources,
         task_sources=task_sources,
@@ -51,23 +52,25 @@ def catalogue(variants: Sequence[VariantUse], tasks: Sequence[VariantUse], files
             variant_key(use.name, use.options): _describe(use, sources) for use in variants if use.name in sources
         },
         tasks={
-            variant_key(use.name, use.options): _describe(use, task_sources)
+            variant_key(use.name, use.options): _describe_task(use, task_sources, sources)
             for use in tasks
             if use.name in task_sources
         },
         devices=("cpu", "cuda") if torch.cuda.is_available() else ("cpu",),
         digests={"cost": _digest(_modules(_COST_MODULES)), "accuracy": _digest(_modules(_ACCURACY_MODULES))},
         broken=tuple(broken),
-        clashes=tuple(clashes),
+        clashes=(*clashes, *task_clashes),
     )
 
 
-def sources_with(files: Iterable[str]) -> tuple[dict[str, Source], list[str], list[str]]:
-    """Installed variants and those of plugin files; a line per file that does not load, and per name taken twice."""
-    found, broken, clashes = registry.installed(registry.VARIANTS), list[str](), list[str]()
+def sources_with(
+    files: Iterable[str], group: str = registry.VARIANTS
+) -> tuple[dict[str, Source], list[str], list[str]]:
+    """A group's installed names and those of plugin files; a line per file that does not load, and per name twice."""
+    found, broken, clashes = registry.installed(group), list[str](), list[str]()
     for file in dict.fromkeys(str(Path(file).resolve()) for file in files):
         try:
-            sources = registry.file_sources(file)
+            sources = registry.file_sources(file, group)
         except PluginError as error:
             broken += error.mistakes
             continue
@@ -87,10 +90,12 @@ def offered_by(file: str) -> dict[str, Source]:
     return found
 
 
-def judge(cells: Sequence[Cell], source: Source) -> list[Judgement]:
+def judge(cells: Sequence[Cell], sources: Mapping[str, Source], tasks: Mapping[str, Source]) -> list[Judgement]:
     """Whether each cell of one variant can run at all, and what it costs by formula."""
-    cls = registry.load(source)
-    return [_judge(cell, cls) for cell in cells]
+    names = {cell.variant for cell in cells} | {cell.cross for cell in cells if cell.cross}
+    classes = {name: registry.load(sources[name]) for name in names}
+    asked = {cell.task: registry.load(tasks[cell.task]) for cell in cells if cell.task}
+    return [_judge(cell, classes, asked[cell.task] if cell.task else None) for cell in cells]
 
 
 def profile(name: str, sources: Mapping[str, Source]) -> dict[str, Any]:
@@ -117,7 +122,8 @@ def task_profile(name: str, sources: Mapping[str, Source]) -> dict[str, Any]:
         raise PluginError([f"task {name}: {cls.__name__} is not a subclass of attnbench.tasks.Task"])
     example = cls(cls.min_T() * 4)
     facts = {key: getattr(example, key) for key in ("vocab_size", "chance", "floor")}
-    about = {"name": name, "source": sources[name].target, "title": cls.title, "min_T": cls.min_T()}
+    about = {"name": name, "source": sources[name].target, "title": cls.title, "kind": cls.kind}
+    facts |= {"roles": ", ".join(cls.roles), "min_T": cls.min_T()}
     return about | facts | {"options": options.listing(cls)}
 
 
@@ -125,25 +131,41 @@ def _describe(use: VariantUse, sources: Mapping[str, Source]) -> Described:
     try:
         cls = registry.load(sources[use.name])
         resolved, mistakes = options.resolve(cls, use.options)
-        min_T = _min_T(cls, resolved) if not mistakes else 1
     except RequestError as error:
         return Described(error="; ".join(error.mistakes))
     except Exception as error:
         return Described(error=registry.describe_error(error))
-    if not issubclass(cls, Mixer | Task):
-        return Described(error=f"{cls.__name__} is no subclass of attnbench.Mixer or attnbench.tasks.Task")
-    positions = cls.positions if issubclass(cls, Mixer) else "none"
-    return Described(resolved, positions, _digest(_class_files(cls)), min_T, tuple(mistakes))
+    if not issubclass(cls, Mixer):
+        return Described(error=f"{cls.__name__} is no subclass of attnbench.Mixer")
+    return Described(resolved, cls.positions, _digest(_class_files(cls)), mistakes=tuple(mistakes))
 
 
-def _min_T(cls: type, resolved: Mapping[str, Any]) -> int:
-    return cls.min_T(**resolved) if issubclass(cls, Task) else 1
-
-
-def _judge(cell: Cell, cls: type[Mixer]) -> Judgement:
-    """Never raises: a variant that cannot even answer fails in its own visit, where the record says how."""
+def _describe_task(use: VariantUse, tasks: Mapping[str, Source], variants: Mapping[str, Source]) -> Described:
+    """A task is built once, at its smallest T: its constructor knows which options go together."""
     try:
-        reason = _reason(cell, cls)
+        cls = registry.load(tasks[use.name])
+        if not issubclass(cls, Task):
+            return Described(error=f"{cls.__name__} is no subclass of attnbench.tasks.Task")
+        resolved, mistakes = options.resolve(cls, use.options)
+        if mistakes:
+            return Described(mistakes=tuple(mistakes))
+        min_T = cls.min_T(**resolved)
+        cls(min_T, **resolved)
+        cross = CROSS if cls.kind == "seq2seq" else None
+        parts = [cls] if cross is None else [cls, registry.load(registry.find(cross, variants))]
+    except RequestError as error:
+        return Described(error="; ".join(error.mistakes))
+    except Exception as error:
+        return Described(error=registry.describe_error(error))
+    files = [file for part in parts for file in _class_files(part)]
+    return Described(resolved, digest=_digest(files), min_T=min_T, cross=cross)
+
+
+def _judge(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task] | None) -> Judgement:
+    """Never raises: a variant that cannot even answer fails in its own visit, where the record says how."""
+    cls = classes[cell.variant]
+    try:
+        reason = _reason(cell, cls) if task is None else _task_reason(cell, classes, task)
     except Exception:
         return Judgement()
     if reason:
@@ -171,6 +193,26 @@ def _reason(cell: Cell, cls: type[Mixer]) -> str | None:
         return "a train_step is one of a whole model; use level model"
     use = Use(cell.T, cell.S, cell.device, cell.dtype, phase=cell.phase or "forward_backward")
     return cls.unsupported(spec_of(cell), use, **cell.options)
+
+
+def _task_reason(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task]) -> str | None:
+    """Why the model that the cell's task needs cannot be built of these parts."""
+    if cell.role not in task.roles:
+        return f"the answers of {cell.task} stand in its tokens: its roles are {', '.join(task.roles)}"
+    if cell.cross is None:
+        return _reason(cell, classes[cell.variant])
+    parts: tuple[tuple[str, str, Role, Mask], ...] = (
+        ("encoder", cell.variant, "bidirectional", "right"),
+        ("decoder", cell.variant, "causal", "none"),
+        ("cross-attention", cell.cross, "cross", "right"),
+    )
+    for part, name, role, mask in parts:
+        use = Use(cell.T, cell.S, cell.device, cell.dtype, mask, "forward_backward")
+        chosen = cell.options if name == cell.variant and role != "cross" else {}
+        reason = classes[name].unsupported(replace(spec_of(cell), role=role), use, **chosen)
+        if reason:
+            return f"as {part}: {reason}"
+    return None
 
 
 def _role_reason(cls: type[Mixer], role: Any) -> str | None:

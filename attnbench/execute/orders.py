@@ -11,7 +11,10 @@ from attnbench.settings import Measure, TimingSettings, TrainSettings
 
 @dataclass(frozen=True)
 class Visit:
-    """What a visit is sent to do: one measure of one cell, where the classes are, and the settings in force."""
+    """What a visit is sent to do: one measure of one cell, where the classes are, and the settings in force.
+
+    cross: the cross-attention of an encoder-decoder's decoder, where the cell has one.
+    """
 
     cell: Cell
     measure: Measure
@@ -20,6 +23,7 @@ class Visit:
     timing: TimingSettings
     train: TrainSettings
     memory_limit: int | None = None
+    cross: Source | None = None
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,8 @@ class Plan:
         sources, sweep = self.catalogue, self.sweep
         task = sources.task_sources[cell.task] if cell.task else None
         variant = sources.variant_sources[cell.variant]
-        return Visit(cell, measure, variant, task, sweep.timing, sweep.train, sweep.memory_limit)
+        cross = sources.variant_sources[cell.cross] if cell.cross else None
+        return Visit(cell, measure, variant, task, sweep.timing, sweep.train, sweep.memory_limit, cross)
 
     def expected_s(self, cell: Cell, measure: Measure, flops: float | None) -> float:
         """A guess at what one visit takes, from the cost formula."""
@@ -119,9 +120,10 @@ def _judged(processes: FreshProcesses, cells: Sequence[Cell], catalogue: Catalog
     by_variant: dict[str, list[Cell]] = {}
     for cell in cells:
         by_variant.setdefault(cell.variant, []).append(cell)
+    sources = catalogue.variant_sources, catalogue.task_sources
     jobs = [
-        Job("attnbench.execute.describe:judge", (own, catalogue.variant_sources[name]), QUESTION_TIMEOUT_S, tag=own)
-        for name, own in by_variant.items()
+        Job("attnbench.execute.describe:judge", (own, *sources), QUESTION_TIMEOUT_S, tag=own)
+        for own in by_variant.values()
     ]
     judged: dict[str, Judgement] = {}
     for job, outcome in processes.run(jobs, usable_cores()):
@@ -287,7 +289,8 @@ class _Work:
 
 
 def _check_key(cell: Cell) -> str:
-    return json.dumps([cell.variant, cell.options, cell.role, cell.dtype, cell.device], sort_keys=True, default=str)
+    key = [cell.variant, cell.options, cell.mixer_roles, cell.dtype, cell.device]
+    return json.dumps(key, sort_keys=True, default=str)
 
 
 def _in_rounds(pairs: list[tuple[Cell, Measure]]) -> Iterator[tuple[Cell, Measure]]:

@@ -3,5 +3,6 @@
 from attnbench.kernels.blocks import overlapping_blocks
 from attnbench.kernels.masks import band, visible_keys
 from attnbench.kernels.recurrence import matrix_recurrence
+from attnbench.kernels.window import window_attention, window_pairs
 
-__all__ = ["band", "matrix_recurrence", "overlapping_blocks", "visible_keys"]
+__all__ = ["band", "matrix_recurrence", "overlapping_blocks", "visible_keys", "window_attention", "window_pairs"]

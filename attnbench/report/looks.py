@@ -10,6 +10,7 @@ COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 Line = Literal["-", "--", "-.", ":"]
 LINES: tuple[Line, ...] = ("-", "--", "-.", ":")
+N_LOOKS = len(COLOURS) * len(MARKERS) * len(LINES)
 # These have their look for good; all other variants follow in alphabetical order. New built-ins join at the end.
 BUILT_IN = ("fused", "full", "linear", "window", "lstm")
 

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 from pandas import DataFrame
 
 from attnbench.analyse.crossover import crossings
@@ -60,7 +60,9 @@ STYLE = {
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
 }
-REFERENCES = {"chance": (0, (1, 1.6)), "floor": (0, (5, 2))}
+REFERENCES = {"chance": (0, (1, 1.6))}  # every other line of reference is dashed
+DASHED = (0, (5, 2))
+FORMATS = {".svg": {"Date": None}, ".png": {}, ".pdf": {"CreationDate": None}}  # and what keeps the date out of a file
 _STYLE_LOCK = threading.RLock()
 Picture = Figure
 
@@ -74,9 +76,14 @@ def _styled() -> Iterator[None]:
 
 def save(figure: Figure, stem: Path) -> None:
     """Write STEM.svg and STEM.png; the same figure gives the same bytes."""
+    for suffix in (".svg", ".png"):
+        save_as(figure, stem.with_name(f"{stem.name}{suffix}"))
+
+
+def save_as(figure: Figure, file: Path) -> None:
+    """Write one file in the format of its suffix, one of FORMATS; the same figure gives the same bytes."""
     with _styled():
-        figure.savefig(stem.with_name(f"{stem.name}.svg"), metadata={"Date": None})
-        figure.savefig(stem.with_name(f"{stem.name}.png"))
+        figure.savefig(file, metadata=FORMATS[file.suffix])
 
 
 def curves(
@@ -101,7 +108,7 @@ def curves(
         height = 2.7 if len(labels) <= 8 else 3.6
         sheet = _Sheet(facets, title, note, handles, height=height, x_label=x_label, y_label=axis.label)
         marks = dict(sorted(zip(data["x"], data["x_text"], strict=True)))
-        limits = scales.limits(data)
+        limits = scales.linear_limits(data) if axis.kind == "linear" else scales.limits(data)
         for facet, axes in zip(facets, sheet.panels, strict=True):
             _x_scale(axes, marks, sheet.panel_width)
             _y_scale(axes, axis, limits)
@@ -245,18 +252,18 @@ def _line(axes: Axes, line: DataFrame, look: Look, weight: float) -> None:
         zorder=3,
     )
     barred = line[line["low"].notna() & line["high"].notna()]
-    lowest = axes.get_ylim()[0] / 2
+    lowest = axes.get_ylim()[0] / 2 if axes.get_yscale() == "log" else -np.inf
     axes.vlines(barred["x"], barred["low"].clip(lower=lowest), barred["high"], color=look.colour, linewidth=1, zorder=3)
 
 
 def _reference_handle(name: str) -> Line2D:
-    return Line2D([], [], color=PALE, linewidth=1.2, linestyle=REFERENCES[name], label=name)
+    return Line2D([], [], color=PALE, linewidth=1.2, linestyle=REFERENCES.get(name, DASHED), label=_plain(name))
 
 
 def _references(axes: Axes, data: DataFrame) -> None:
     """Lines of chance and floor: level where they do not depend on x."""
     for name, part in data.groupby("name", sort=False):
-        look: dict[str, Any] = {"color": PALE, "linewidth": 1.2, "linestyle": REFERENCES[name], "zorder": 2}
+        look: dict[str, Any] = {"color": PALE, "linewidth": 1.2, "linestyle": REFERENCES.get(name, DASHED), "zorder": 2}
         if part["value"].nunique() == 1:
             axes.axhline(part["value"].iloc[0], **look)
         else:
@@ -273,7 +280,7 @@ def _x_scale(axes: Axes, marks: Mapping[float, str], width: float) -> None:
 
 def _y_scale(axes: Axes, axis: Axis, limits: tuple[float, float] | None) -> None:
     """The common vertical scale with round ticks; without data a word instead."""
-    if axis.linear:
+    if axis.kind == "share":
         axes.set_ylim(-0.02, 1.04)
         axes.yaxis.set_major_locator(FixedLocator([0, 0.25, 0.5, 0.75, 1]))
         return
@@ -281,9 +288,10 @@ def _y_scale(axes: Axes, axis: Axis, limits: tuple[float, float] | None) -> None
         axes.set_yticks([])
         axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color=PALE)
         return
-    axes.set_yscale("log")
+    axes.set_yscale(axis.kind)
     axes.set_ylim(*limits)
-    _label(axes.yaxis, {at: axis.text(at) for at in scales.round_ticks(*limits, axis.base)})
+    ticks = scales.round_ticks(*limits, axis.base) if axis.kind == "log" else MaxNLocator(6).tick_values(*limits)
+    _label(axes.yaxis, {at: axis.text(at) for at in ticks if limits[0] <= at <= limits[1]})
 
 
 def _label(axis: Any, marks: Mapping[float, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pandas import DataFrame
@@ -18,18 +18,18 @@ CHARACTER = 0.076  # width in inches of a character of 9 points, on the safe sid
 class Axis:
     """The vertical axis of curves: its label, how a value reads, and its ticks from lowest to highest value.
 
-    linear: from 0 to 1 with ticks at quarters, instead of a logarithm.
+    kind: a logarithm; `linear`, where values may be 0 or less; or `share`, from 0 to 1 with ticks at quarters.
     """
 
     label: str
     text: Callable[[float], str]
     base: int = 10
-    linear: bool = False
+    kind: Literal["log", "linear", "share"] = "log"
 
 
 TIME = Axis("time", lambda value: words.short(value, words.TIME_UNITS))
 MEMORY = Axis("peak memory", lambda value: words.short(value, words.BYTE_UNITS), base=2)
-ACCURACY = Axis("accuracy", lambda value: f"{value:g}", linear=True)
+ACCURACY = Axis("accuracy", lambda value: f"{value:g}", kind="share")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,16 @@ def limits(data: DataFrame) -> tuple[float, float] | None:
         return None
     widen = max(4 / (ends.max() / ends.min()), 1) ** 0.5 * 1.15
     return float(ends.min() / widen), float(ends.max() * widen)
+
+
+def linear_limits(data: DataFrame) -> tuple[float, float] | None:
+    """Lowest and highest value, ends of intervals included, with room around them; None without data."""
+    ends = np.concatenate([data[name].to_numpy(dtype=float) for name in ("value", "low", "high")])
+    ends = ends[np.isfinite(ends)]
+    if len(ends) == 0:
+        return None
+    room = 0.06 * np.ptp(ends) or 0.5 * abs(ends[0]) or 1.0
+    return float(ends.min() - room), float(ends.max() + room)
 
 
 def round_ticks(low: float, high: float, base: int) -> list[float]:

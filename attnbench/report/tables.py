@@ -71,7 +71,7 @@ def problems(frame: DataFrame) -> DataFrame:
 def values(merged: DataFrame, text: Callable[[Any], str]) -> DataFrame:
     """Points as d_model and variant × T; `text` says a point, and one without a value shows its status."""
     texts = [text(point) if point.n_good else point.status for point in merged.itertuples()]
-    return _wide(merged.assign(text=texts), ["d_model", "label"], "T")
+    return spread(merged.assign(text=texts), ["d_model", "label"], "T")
 
 
 def references(frame: DataFrame) -> DataFrame:
@@ -135,7 +135,7 @@ def accuracy_by_gap(frame: DataFrame) -> DataFrame:
         for label, d, T, why in cells.itertuples(index=False)
     ]
     ends = cells[POINT].assign(gap="reach", text=reach)
-    return _wide(pd.concat([texts, ends], ignore_index=True), ["d_model", "T", "label"], "gap", [*heads, "reach"])
+    return spread(pd.concat([texts, ends], ignore_index=True), ["d_model", "T", "label"], "gap", [*heads, "reach"])
 
 
 def crossover_text(crossover: Crossover, sides: Mapping[str, str]) -> str:
@@ -160,7 +160,7 @@ def crossing_text(at: Crossing) -> str:
 def crossover_table(found: Iterable[Crossover], sides: Mapping[str, str]) -> DataFrame:
     """Variant × d_model, each entry a sentence: "faster from T ≈ 310 [290, 330]"."""
     rows = [(c.label, c.d_model, crossover_text(c, sides)) for c in found]
-    wide = _wide(DataFrame(rows, columns=["label", "d_model", "text"]), ["label"], "d_model")
+    wide = spread(DataFrame(rows, columns=["label", "d_model", "text"]), ["label"], "d_model")
     return wide.rename(columns={d: f"d = {d}" for d in wide.columns if d != "variant"})
 
 
@@ -188,7 +188,7 @@ def slopes(merged: DataFrame) -> DataFrame:
             said |= {OVERALL: f"{found.exponent:.2f}", R2: f"{found.r2:.3f}"}
         rows += [(label, d_model, span, text) for span, text in said.items()]
     long = DataFrame(rows, columns=["label", "d_model", "span", "text"])
-    wide = _wide(long, ["d_model", "label"], "span", sorted({*long["span"], OVERALL, R2, NOTE}))
+    wide = spread(long, ["d_model", "label"], "span", sorted({*long["span"], OVERALL, R2, NOTE}))
     heads = {span: f"{words.whole(span[0])}–{words.whole(span[1])}" for span in long["span"] if np.isfinite(span[0])}
     wide.columns = [(heads | {OVERALL: "overall", R2: "R²", NOTE: "note"}).get(head, head) for head in wide.columns]
     return wide
@@ -281,7 +281,7 @@ def _for_csv(data: DataFrame, group: Group, measure: Measure) -> DataFrame:
     return together[[*known, *(name for name in together.columns if name not in known)]]
 
 
-def _wide(long: DataFrame, rows: list[str], head: str, heads: Sequence[Any] | None = None) -> DataFrame:
+def spread(long: DataFrame, rows: list[str], head: str, heads: Sequence[Any] | None = None) -> DataFrame:
     """Turn the column `text` into one column per value of `head`; sizes ascend, labels keep their order.
 
     Unlike a pivot it keeps every row, also one without any text; a hole is a cell that nobody asked for.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,9 +32,19 @@ class Table:
 
 def write(table: Table, folder: Path) -> None:
     """Write FOLDER/name.csv, .md and .tex."""
-    table.data.to_csv(folder / f"{table.name}.csv", index=False)
-    (folder / f"{table.name}.md").write_text(markdown(table), encoding="utf-8")
-    (folder / f"{table.name}.tex").write_text(latex(table), encoding="utf-8")
+    for suffix in FORMATS:
+        write_as(table, folder / f"{table.name}{suffix}")
+
+
+def write_as(table: Table, file: Path) -> None:
+    """Write one file in the format of its suffix, one of FORMATS."""
+    file.write_text(FORMATS[file.suffix](table), encoding="utf-8")
+
+
+def csv(table: Table) -> str:
+    """The bare numbers of the table."""
+    text: str = table.data.to_csv(index=False)
+    return text
 
 
 def markdown(table: Table) -> str:
@@ -59,3 +70,6 @@ def _markdown(text: str) -> str:
 
 def _latex(text: str) -> str:
     return "".join(LATEX.get(character, character) for character in text)
+
+
+FORMATS: Mapping[str, Callable[[Table], str]] = {".csv": csv, ".md": markdown, ".tex": latex}

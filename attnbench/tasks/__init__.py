@@ -1,7 +1,7 @@
 """The task interface: labelled token sequences from a task's own generator, the same for every variant.
 
-A task subclasses `Task`, names its options as keyword-only arguments after T, and writes `sample`. Tasks enter by the
-entry-point group `attnbench.tasks`.
+A task subclasses `Task`, names its options as keyword-only arguments after T, and writes `sample` and `min_T`. Tasks
+enter by the entry-point group `attnbench.tasks`, or from a plugin file, as variants do.
 """
 
 from __future__ import annotations
@@ -9,12 +9,34 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
 
+from attnbench.settings import Role
+
 IGNORE = -100
+
+
+@dataclass(frozen=True)
+class Source:
+    """What an encoder reads beside N sequences. tokens: (N, S) int64. mask: (N, S) bool, True where a token is real.
+
+    Padding stands on the right, as one token that stands nowhere else.
+    """
+
+    tokens: Tensor
+    mask: Tensor
+
+    def rows(self, index: slice | Tensor) -> Source:
+        """As `Batch.rows`."""
+        return Source(self.tokens[index], self.mask[index])
+
+    @staticmethod
+    def join(sources: Sequence[Source]) -> Source:
+        """As `Batch.join`."""
+        return Source(torch.cat([part.tokens for part in sources]), torch.cat([part.mask for part in sources]))
 
 
 @dataclass(frozen=True)
@@ -23,33 +45,47 @@ class Batch:
 
     tokens: (N, T) int64. labels: (N, T) int64, IGNORE where a position is not scored.
     slices: (N, T) int64, an index into the task's `slice_names`, -1 where a position is not scored.
+    source: what the encoder reads, of a task of the kind `seq2seq`; then tokens are the decoder's input.
     """
 
     tokens: Tensor
     labels: Tensor
     slices: Tensor
+    source: Source | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def inputs(self) -> Tensor:
+        """All that a model reads, source first: (N, T) or (N, S + T). It tells one sequence from another."""
+        return self.tokens if self.source is None else torch.cat((self.source.tokens, self.tokens), dim=1)
+
     def rows(self, index: slice | Tensor) -> Batch:
         """Some of the sequences: a slice, (M,) indices or an (N,) bool mask."""
-        return Batch(self.tokens[index], self.labels[index], self.slices[index])
+        source = None if self.source is None else self.source.rows(index)
+        return Batch(self.tokens[index], self.labels[index], self.slices[index], source)
 
     @staticmethod
     def join(batches: Sequence[Batch]) -> Batch:
-        """All sequences of some batches, at least one, in order."""
+        """All sequences of some batches of one task, at least one, in order."""
         parts = zip(*((batch.tokens, batch.labels, batch.slices) for batch in batches), strict=True)
-        return Batch(*(torch.cat(part) for part in parts))
+        tokens, labels, slices = map(torch.cat, parts)
+        sources = [batch.source for batch in batches if batch.source is not None]
+        source = Source.join(sources) if sources else None
+        return Batch(tokens, labels, slices, source)
 
 
 class Task(ABC):
     """Sequences of length T with labels at scored positions.
 
-    chance: accuracy of guessing a label uniformly. floor: accuracy of the best predictor that cannot look back.
+    chance: accuracy of guessing a label uniformly. floor: accuracy of the best predictor that does not use what the
+    sequence says about the answer's place.
     slice_names: groups of scored positions that are reported apart, in order.
     options: the options this task was built with, as its constructor hands them to `Task`; they stand in the record
     and, with the class and T, decide which sequences are drawn.
+    kind: `tokens` for one stack over one sequence, `seq2seq` for an encoder over the source and a decoder.
+    roles: those in which a model may read the tokens; a task whose answers stand among them is causal only.
     Raises ValueError from the constructor when T is below the smallest legal one, naming it.
     """
 
@@ -58,6 +94,8 @@ class Task(ABC):
     floor: float
     slice_names: tuple[str, ...]
     title: ClassVar[str]
+    kind: ClassVar[Literal["tokens", "seq2seq"]] = "tokens"
+    roles: ClassVar[tuple[Role, ...]] = ("causal", "bidirectional")
 
     def __init__(self, T: int, **options: int | float | str) -> None:
         self.T, self.options = T, options
@@ -65,6 +103,13 @@ class Task(ABC):
     @abstractmethod
     def sample(self, n: int, generator: Generator) -> Batch:
         """Draw n sequences; the same generator state gives the same tensors."""
+
+    def for_training(self) -> Task:
+        """The task that training and validation sequences come from; test sequences always come from `self`.
+
+        Itself, unless a task trains on a part (short gaps, short strings) and tests on the whole.
+        """
+        return self
 
     @classmethod
     @abstractmethod

@@ -8,6 +8,7 @@ the distance over which a mixer carries information; the load is n_slots · log2
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -15,15 +16,18 @@ from annotated_types import Ge
 from torch import Generator, Tensor
 
 from attnbench.tasks import IGNORE, Batch, Task
+from attnbench.tasks.draw import edges, randint, slice_of
 
 
 class Distance(Task):
     """Tagged payloads recalled at the end; gaps log-uniform in [n_slots, T - n_slots].
 
     n_slots: payloads per sequence. n_values: values of a payload. n_noise: noise tokens to draw from.
+    train_max_gap: longest gap in training and validation data; 0: all gaps. Test data have them all either way.
     Tokens: noise, then n_values per slot, then one query per slot. A label is the payload token itself.
-    Slices are octaves of the gap, named by their lower edge: n_slots, 2 n_slots, 4 n_slots...
-    Raises ValueError when T < 2 n_slots.
+    Slices are octaves of the gap, named by their lower edge: n_slots, 2 n_slots, 4 n_slots..., with one more edge where
+    training ends.
+    Raises ValueError when T < 2 n_slots, or when no gap is short enough to train on.
     """
 
     title: ClassVar[str] = "recall tagged tokens across a gap"
@@ -35,46 +39,50 @@ class Distance(Task):
         n_slots: Annotated[int, Ge(1)] = 4,
         n_values: Annotated[int, Ge(2)] = 8,
         n_noise: Annotated[int, Ge(1)] = 16,
+        train_max_gap: Annotated[int, Ge(0)] = 0,
     ) -> None:
-        super().__init__(T, n_slots=n_slots, n_values=n_values, n_noise=n_noise)
+        super().__init__(T, n_slots=n_slots, n_values=n_values, n_noise=n_noise, train_max_gap=train_max_gap)
         if 2 * n_slots > T:
             raise ValueError(f"distance with n_slots = {n_slots} needs T of at least {2 * n_slots}, got {T}")
-        self.n_slots, self.n_values, self.n_noise = n_slots, n_values, n_noise
+        if 0 < train_max_gap < n_slots:
+            raise ValueError(f"train_max_gap must be 0 or at least n_slots = {n_slots}, got {train_max_gap}")
+        self.n_slots, self.n_values, self.n_noise, self.train_max_gap = n_slots, n_values, n_noise, train_max_gap
+        self.max_gap = T - n_slots
         self.vocab_size = n_noise + n_slots * (n_values + 1)
         self.chance = self.floor = 1 / n_values
-        self.octaves = [n_slots * 2**i for i in range((T // n_slots - 1).bit_length())]
-        self.slice_names = tuple(map(str, self.octaves))
+        self.edges = edges(n_slots, self.max_gap, train_max_gap)
+        self.slice_names = tuple(map(str, self.edges))
 
     @classmethod
     def min_T(cls, *, n_slots: int = 4, **options: Any) -> int:
         """Every slot once as a payload and once as a query."""
         return 2 * n_slots
 
+    def for_training(self) -> Distance:
+        """The same with gaps of train_max_gap at most."""
+        if not self.train_max_gap:
+            return self
+        nearer = copy(self)
+        nearer.max_gap = min(self.max_gap, self.train_max_gap)
+        return nearer
+
     def sample(self, n: int, generator: Generator) -> Batch:
         """Draw n sequences; the same generator state gives the same tensors."""
         slot = torch.arange(self.n_slots)
         first_query = self.T - self.n_slots
         gap = self._gaps(n, generator)
-        payload = self.n_noise + self.n_values * slot + self._randint(self.n_values, (n, self.n_slots), generator)
-        tokens = self._randint(self.n_noise, (n, self.T), generator)
+        payload = self.n_noise + self.n_values * slot + randint(self.n_values, (n, self.n_slots), generator)
+        tokens = randint(self.n_noise, (n, self.T), generator)
         tokens.scatter_(1, (first_query - gap)[:, None] + slot, payload)
         tokens[:, first_query:] = self.n_noise + self.n_values * self.n_slots + slot
         labels = torch.full_like(tokens, IGNORE)
         labels[:, first_query:] = payload
         slices = torch.full_like(tokens, -1)
-        slices[:, first_query:] = self._octave(gap)[:, None]
+        slices[:, first_query:] = slice_of(gap, self.edges)[:, None]
         return Batch(tokens, labels, slices)
 
     def _gaps(self, n: int, generator: Generator) -> Tensor:
         """(n,) gaps, P(g) proportional to log((g + 1) / g): every legal one has its chance."""
-        low, high = self.n_slots, self.T - self.n_slots
+        low, high = self.n_slots, self.max_gap
         share = torch.rand(n, generator=generator, dtype=torch.float64)
         return (low * ((high + 1) / low) ** share).long().clamp(max=high)
-
-    def _octave(self, gap: Tensor) -> Tensor:
-        """The last octave whose lower edge does not exceed the gap."""
-        return torch.bucketize(gap, torch.tensor(self.octaves), right=True) - 1
-
-    @staticmethod
-    def _randint(high: int, shape: tuple[int, int], generator: Generator) -> Tensor:
-        return torch.randint(high, shape, generator=generator)

@@ -1,0 +1,260 @@
+"""Recurrent networks. Elman 1990 (`rnn`); Cho et al. 2014 (`gru`); Hochreiter and Schmidhuber 1997 (`lstm`).
+
+    rnn    h_t = tanh(W x_t + U h_{t-1} + b)
+    gru    r, z = sigmoid(W x_t + U h_{t-1} + b), each with weights of its own
+           n = tanh(W x_t + b + r * (U h_{t-1} + b'));  h_t = (1 - z) * n + z * h_{t-1}
+    lstm   i, f, o = sigmoid(W x_t + U h_{t-1} + b), each with weights of its own;  g = tanh(W x_t + U h_{t-1} + b)
+           c_t = f * c_{t-1} + i * g;  h_t = o * tanh(c_t)      (f is from Gers, Schmidhuber and Cummins 2000)
+
+    W, U      w_ih, w_hh     input and recurrent maps, gates stacked in the order r, z, n or i, f, g, o
+    b         b_ih + b_hh    1 for the LSTM's forget gate f (Jozefowicz et al. 2015), else 0
+    h, c      h, c           output, and the LSTM's cell state
+
+How it runs: torch's fused layers. Their backward passes of `rnn` and `gru` are slow on a CPU; there, in float32 and
+float64, these two run time loops of their own, which leave to each step back what must wait for the next one, and take
+the gradients of weights as matrix products over all steps at once. Such a loop has no second derivative.
+
+Departures: U starts orthogonal; the reset gate r acts after the product with U, as in cuDNN, so that one product serves
+all gates; a bidirectional layer is two directions of d_model / 2, concatenated. There are no heads, and no map out: h
+is the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use
+
+OWN_LOOP_DTYPES = (torch.float32, torch.float64)
+
+
+class _Recurrent(Mixer):
+    """One layer of a network that torch has, in one direction or in two."""
+
+    claim = Claim(time="T d^2", memory="T d")
+    positions = "none"
+    layer_class: ClassVar[type[nn.RNN | nn.GRU | nn.LSTM]]
+    own_loop: ClassVar[type[torch.autograd.Function] | None] = None
+    state_names: ClassVar[tuple[str, ...]] = ("h",)
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        if reason := _misfit(spec):
+            raise ValueError(reason)
+        two = spec.role == "bidirectional"
+        self.rightward = self._direction(spec.d_model, spec.d_model // 2 if two else spec.d_model)
+        self.leftward = self._direction(spec.d_model, spec.d_model // 2) if two else None
+
+    @classmethod
+    def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
+        """Adds: no cross role, no odd d_model in two directions, no padding but on the right of whole sequences."""
+        if reason := super().unsupported(spec, use, **options) or _misfit(spec):
+            return reason
+        if use.mask == "any":
+            return "a recurrence cannot skip hidden positions, only padding on the right"
+        if use.mask == "right" and use.decodes:
+            return "a padded prompt would leave its padding in the state"
+        return None
+
+    def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
+        """Shapes as in `Mixer.forward`. Raises ValueError when key_mask hides more than padding on the right."""
+        self._check_context(context)
+        order = None if key_mask is None else _reversal(key_mask)
+        y = self._scan(self.rightward, x)
+        if self.leftward is None:
+            return y  # padding on the right comes after every real position
+        return torch.cat((y, _reverse(self._scan(self.leftward, _reverse(x, order)), order)), dim=-1)
+
+    def prefill(
+        self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Read the prompt; the state is h, an LSTM's h and c, (B, d_model) each. Takes no key_mask."""
+        self._check_context(context)
+        if key_mask is not None:
+            raise ValueError("a padded prompt would leave its padding in the state: prefill takes no key_mask")
+        if x.shape[1] == 0:
+            return x, dict.fromkeys(self.state_names, x.new_zeros(x.shape[0], self.spec.d_model))
+        y, last = self.rightward(x)
+        return y, self._state(last)
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One cell update. No state is written to."""
+        last = tuple(state[name][None] for name in self.state_names)
+        y, last = self.rightward(x[:, None], last if len(last) > 1 else last[0])
+        return y[:, 0], self._state(last)
+
+    def flops(self, T: int, S: int) -> Flops:
+        """The recurrent maps are the core, the input maps the projection."""
+        layers = [self.rightward] if self.leftward is None else [self.rightward, self.leftward]
+        n_input = sum(layer.all_weights[0][0].numel() for layer in layers)
+        n_recurrent = sum(layer.all_weights[0][1].numel() for layer in layers)
+        return Flops(2.0 * T * n_recurrent, projection=2.0 * T * n_input)
+
+    def _scan(self, layer: nn.RNNBase, x: Tensor) -> Tensor:
+        """One direction over x (B, T, d_model), from h = 0: (B, T, d_out)."""
+        if self.own_loop is None or x.device.type != "cpu" or x.dtype not in OWN_LOOP_DTYPES:
+            y: Tensor = layer(x)[0]
+            return y
+        y = self.own_loop.apply(x.transpose(0, 1), *layer.all_weights[0])  # type: ignore[no-untyped-call]  # torch's is
+        return y.transpose(0, 1)  # (T, B, d_out) -> (B, T, d_out)
+
+    def _state(self, last: Tensor | tuple[Tensor, ...]) -> State:
+        """The last h (1, B, d_model), or h and c, as torch gives them, by name."""
+        parts = last if isinstance(last, tuple) else (last,)
+        return {name: part[0] for name, part in zip(self.state_names, parts, strict=True)}
+
+    @classmethod
+    @torch.no_grad()
+    def _direction(cls, d_in: int, d_out: int) -> nn.RNNBase:
+        layer = cls.layer_class(d_in, d_out, batch_first=True)
+        _, w_hh, b_ih, b_hh = layer.all_weights[0]
+        for gate in w_hh.chunk(len(w_hh) // d_out):
+            nn.init.orthogonal_(gate)
+        b_ih.zero_()
+        b_hh.zero_()
+        return layer
+
+
+class _ElmanLoop(torch.autograd.Function):
+    """h_t = tanh(W x_t + U h_{t-1} + b) over time-major x (T, B, d_in), from h_0 = 0: (T, B, d)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> Tensor:
+        x = x.contiguous()
+        h = F.linear(x, w_ih, b_ih + b_hh)  # h_t takes the place of W x_t + b
+        with torch.inference_mode():  # autograd's bookkeeping would cost as much as a small step
+            u, h_t = w_hh.T.contiguous(), torch.zeros_like(h[0])
+            for next_t in h.unbind():
+                h_t = next_t.addmm_(h_t, u).tanh_()
+        ctx.save_for_backward(x, h, w_ih, w_hh)
+        return h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        x, h, w_ih, w_hh = ctx.saved_tensors
+        da = grads[0].clone(memory_format=torch.contiguous_format)  # by h_t; then by the argument of its tanh
+        slopes = 1 - h * h
+        with torch.inference_mode():
+            da_t = torch.zeros_like(da[0])
+            for previous_t, slope_t in _backwards(da, slopes):
+                da_t = previous_t.addmm_(da_t, w_hh).mul_(slope_t)
+        dx, dw_ih, db = _linear_gradients(da, x, w_ih)
+        return dx, dw_ih, _weight_gradient(da[1:], h[:-1]), db, db
+
+
+class _GatedLoop(torch.autograd.Function):
+    """The gated unit over time-major x (T, B, d_in), from h_0 = 0: (T, B, d)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> Tensor:
+        (T, B, _), d = x.shape, w_hh.shape[1]
+        x = x.contiguous()
+        gates = F.linear(x, w_ih[: 2 * d], b_ih[: 2 * d] + b_hh[: 2 * d])  # r_t and z_t take the place of W x_t + b
+        n = F.linear(x, w_ih[2 * d :], b_ih[2 * d :])  # so does n_t
+        r, z = gates.chunk(2, dim=-1)  # views, (T, B, d) each
+        m, h = torch.empty_like(n), x.new_zeros(T + 1, B, d)  # m_t = U h_{t-1} + b' of n; h has h_0 too
+        with torch.inference_mode():  # autograd's bookkeeping would cost as much as a small step
+            u_gates, u_n = (u.T.contiguous() for u in (w_hh[: 2 * d], w_hh[2 * d :]))
+            h_t, b_n, steps = h[0], b_hh[2 * d :], (part.unbind() for part in (gates, r, z, m, n, h[1:]))
+            for gates_t, r_t, z_t, m_t, n_t, next_t in zip(*steps, strict=True):
+                gates_t.addmm_(h_t, u_gates).sigmoid_()
+                torch.addmm(b_n, h_t, u_n, out=m_t)
+                n_t.addcmul_(r_t, m_t).tanh_()
+                h_t = torch.lerp(n_t, h_t, z_t, out=next_t)
+        ctx.save_for_backward(x, h, r, z, m, n, w_ih, w_hh)
+        return h[1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        x, h, r, z, m, n, w_ih, w_hh = ctx.saved_tensors
+        dh = grads[0].clone(memory_format=torch.contiguous_format)
+        da = dh.new_empty(*dh.shape[:2], 3, dh.shape[2])  # (T, B, 3, d): h_t by the arguments of r and z, and by m
+        slope = (1 - z) * (1 - n * n)  # h_t by the argument of n
+        torch.mul(slope, r, out=da[:, :, 2])
+        torch.mul(da[:, :, 2] * m, 1 - r, out=da[:, :, 0])
+        torch.mul((h[:-1] - n) * z, 1 - z, out=da[:, :, 1])
+        flat = da.flatten(2)  # (T, B, 3 d), a view
+        with torch.inference_mode():
+            flat_t, dh_t, z_t = (torch.zeros_like(part[0]) for part in (flat, dh, z))
+            for previous_t, da_t, flat_before, z_before in _backwards(dh, da, flat, z):
+                dh_t = previous_t.addmm_(flat_t, w_hh).addcmul_(dh_t, z_t)
+                da_t.mul_(dh_t[:, None])  # now the loss by them
+                flat_t, z_t = flat_before, z_before
+        dw_hh, db_hh = _weight_gradient(flat, h[:-1]), flat.sum((0, 1))
+        torch.mul(dh, slope, out=da[:, :, 2])  # by the argument of n
+        dx, dw_ih, db_ih = _linear_gradients(flat, x, w_ih)
+        return dx, dw_ih, dw_hh, db_ih, db_hh
+
+
+def _backwards(*parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Steps of tensors (T, ...), the last one first."""
+    return zip(*(reversed(part.unbind()) for part in parts), strict=True)
+
+
+def _linear_gradients(dy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, w and b in y = F.linear(x, w, b) from dy (T, B, d_out)."""
+    return dy @ w, _weight_gradient(dy, x), dy.sum((0, 1))
+
+
+def _weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
+    """dy (T, B, d_out) and x (T, B, d_in) give (d_out, d_in), in one product over all steps."""
+    return dy.flatten(0, 1).T @ x.flatten(0, 1)
+
+
+class Elman(_Recurrent):
+    """One layer of torch's RNN with tanh."""
+
+    layer_class = nn.RNN
+    own_loop = _ElmanLoop
+
+
+class GRU(_Recurrent):
+    """One layer of torch's GRU."""
+
+    layer_class = nn.GRU
+    own_loop = _GatedLoop
+
+
+class LSTM(_Recurrent):
+    """One layer of torch's LSTM."""
+
+    layer_class = nn.LSTM
+    state_names = ("h", "c")
+
+    @classmethod
+    @torch.no_grad()
+    def _direction(cls, d_in: int, d_out: int) -> nn.RNNBase:
+        layer = super()._direction(d_in, d_out)
+        layer.all_weights[0][2][d_out : 2 * d_out] = 1.0  # the forget gate's b_ih
+        return layer
+
+
+def _misfit(spec: Spec) -> str | None:
+    if spec.role == "cross":
+        return "a recurrence reads one sequence, so there is no cross role"
+    if spec.role == "bidirectional" and spec.d_model % 2:
+        return f"two directions of d_model / 2 need an even d_model, got {spec.d_model}"
+    return None
+
+
+def _reversal(key_mask: Tensor) -> Tensor:
+    """Positions that turn each row's real part around and leave its padding in place: (B, T)."""
+    lengths = key_mask.sum(1, keepdim=True)  # (B, 1)
+    position = torch.arange(key_mask.shape[1], device=key_mask.device)
+    real = position < lengths
+    if not torch.equal(real, key_mask):
+        raise ValueError("a recurrence cannot skip hidden positions: key_mask may only hide padding on the right")
+    return torch.where(real, lengths - 1 - position, position)
+
+
+def _reverse(x: Tensor, order: Tensor | None) -> Tensor:
+    """Turn x (B, T, .) around in time, by `order` (B, T) where given."""
+    return x.flip(1) if order is None else x.gather(1, order[:, :, None].expand_as(x))
