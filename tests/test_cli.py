@@ -17,7 +17,9 @@ def attnbench(*arguments, cwd=None):
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
 
 
-@pytest.mark.parametrize("command", ["", "run", "report", "plot", "table", "check", "new", "doctor", "variants", "tasks"])
+@pytest.mark.parametrize(
+    "command", ["", "run", "report", "plot", "table", "check", "new", "doctor", "variants", "tasks"]
+)
 def test_help_shows_an_example(command):
     done = attnbench(*command.split(), "--help")
     assert done.returncode == 0
