@@ -58,7 +58,7 @@ def assert_apart_and_inside(figure):
 
 def test_every_variant_has_a_look_of_its_own():
     found = looks((name, name) for name in MANY)
-    assert len(set(found.values())) == len(MANY) == 24
+    assert len(set(found.values())) == len(MANY) > 20
 
 
 @given(names=st.lists(st.text("abcdef_[]=1", min_size=1, max_size=6), unique=True, max_size=40))

@@ -299,6 +299,13 @@ def test_a_row_without_labels_adds_nothing():
         evaluate(always([[0, 0]]), batch_of([[IGNORE, IGNORE]]), ("all",), 1)
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_whole_sequences_are_counted_apart_from_tokens(batch_size):
+    labels = [[1, 2, IGNORE], [3, IGNORE, 4], [IGNORE] * 3, [5, 5, 5]]
+    score = evaluate(always([[1, 2, 0], [3, 0, 9], [0] * 3, [5, 5, 5]]), batch_of(labels), ("all",), batch_size)
+    assert (score.accuracy, score.sequence_accuracy) == (6 / 7, 2 / 3)
+
+
 def test_totals_are_summed_over_tokens_and_not_averaged_over_batches():
     labels = [[1] + [IGNORE] * 98, [2] * 99]
     score = evaluate(always([[1] * 99, [3] * 99]), batch_of(labels), ("all",), 1)

@@ -207,6 +207,8 @@ def _intervals(data: DataFrame) -> str:
     if data["low"].isna().all():
         return ""
     merged = (data["n_cells"] > 1).any()
+    if "ratio" in data:
+        return ". Intervals are the widest that the 95 % intervals of both medians allow"
     return f". Intervals {'reach from the lowest to the highest' if merged else 'hold the median with 95 %'}"
 
 

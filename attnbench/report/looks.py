@@ -12,7 +12,7 @@ Line = Literal["-", "--", "-.", ":"]
 LINES: tuple[Line, ...] = ("-", "--", "-.", ":")
 N_LOOKS = len(COLOURS) * len(MARKERS) * len(LINES)
 # These have their look for good; all other variants follow in alphabetical order. New built-ins join at the end.
-BUILT_IN = ("fused", "full", "linear", "window", "lstm")
+BUILT_IN = ("fused", "full", "linear", "window", "lstm", "gru", "rnn", "strided", "xformers", "mean", "none")
 
 
 class Look(NamedTuple):

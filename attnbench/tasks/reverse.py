@@ -4,8 +4,10 @@ An encoder reads the string s, padded on the right to T; a decoder is given a be
 for its last symbol, and its label is the reversed string. The mixer under test fills the encoder (bidirectional) and
 the decoder (causal); the cross-attention between them is the same for every variant, `fused`. So `fused` here is the
 Transformer of Vaswani et al. 2017, and `lstm` is the classic baseline: a bidirectional LSTM encoder and a causal LSTM
-decoder that attends to it (Bahdanau et al. 2015). With cross-attention, the symbol is found by its place: what is asked
-of a mixer is to count, on both sides.
+decoder with cross-attention between (after Bahdanau et al. 2015).
+
+Cross-attention over learned positions reverses strings by itself once there are two layers: the variant `none` shows
+it. With positions `none` the order has to come from the mixer. Read a score beside that of `none`.
 
 Departures: strings of random length in one batch; no end token, the end of an answer is not scored.
 """

@@ -19,7 +19,7 @@ from attnbench.mixer import Spec
 
 H, D = 4, 64
 N_ROUNDS = 9
-Core = Callable[[Tensor, Tensor, Tensor], Tensor]
+Core = Callable[..., Tensor]
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +58,16 @@ def seconds(call: Callable[[], object], repeats: int) -> float:
 
 
 def compare(benchmark, phase, ours: Core, base: Core, T: int, target: float) -> None:
-    """Time `ours` for the benchmark's table, and print its ratio to `base` from interleaved rounds."""
+    """Time cores on q, k and v (1, H, T, D) for the benchmark's table, and print their ratio."""
     T = T if benchmark.enabled else 5
     inputs = [torch.randn(1, H, T, D, requires_grad=True) for _ in range(3)]
+    interleave(benchmark, phase, ours, base, inputs, target)
+
+
+def interleave(benchmark, phase, ours: Core, base: Core, inputs: list[Tensor], target: float) -> None:
+    """Time `ours` for the benchmark's table, and print its ratio to `base` from interleaved rounds."""
     y = benchmark.pedantic(phase, (ours, inputs), rounds=3, warmup_rounds=1)
-    assert y.shape == (1, H, T, D)
+    assert y.shape == inputs[0].shape
     if not benchmark.enabled:
         return
     repeats = max(1, int(0.02 / seconds(lambda: phase(base, inputs), 1)))
@@ -85,6 +90,26 @@ def test_causal_linear_against_full(benchmark, phase):
 
 
 @pytest.mark.parametrize("phase", [forward, forward_backward])
-@pytest.mark.parametrize(("name", "options"), [("window", {"window": 128}), ("linear", {})])
+@pytest.mark.parametrize(("name", "options"), [("window", {"window": 128}), ("linear", {}), ("strided", {})])
 def test_long_sequences_against_fused(benchmark, phase, name, options):
     compare(benchmark, phase, core(name, 8192, **options), core("fused", 8192), 8192, target=0.12)
+
+
+@pytest.mark.parametrize(("phase", "target"), [(forward, 1.1), (forward_backward, 1.02)])
+@pytest.mark.parametrize("B", [1, 16])
+@pytest.mark.parametrize("d_model", [64, 256])
+@pytest.mark.parametrize("name", ["rnn", "gru", "lstm"])
+def test_recurrences_against_the_layers_of_torch(benchmark, phase, target, name, d_model, B):
+    T = 1024 if benchmark.enabled else 5
+    (point,) = entry_points(group="attnbench.variants", name=name)
+    mixer = point.load()(Spec(d_model, 1, T))
+    weights = list(mixer.parameters())
+
+    def ours(x: Tensor, *_: Tensor) -> Tensor:
+        return mixer(x)
+
+    def torchs(x: Tensor, *_: Tensor) -> Tensor:
+        return mixer.rightward(x)[0]
+
+    inputs = [torch.randn(B, T, d_model, requires_grad=True), *weights]
+    interleave(benchmark, phase, ours, torchs, inputs, target)
