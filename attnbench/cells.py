@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from attnbench.catalogue import Catalogue, variant_key
 from attnbench.settings import DType, Level, Measure, Phase, PositionKind, Role
-from attnbench.sweep import Catalogue, Sweep, VariantUse, points, variant_key
+from attnbench.sweep import Sweep, VariantUse, points
 
 
 @dataclass(frozen=True)

@@ -44,13 +44,13 @@ def run_command(
     overrides: Annotated[
         list[str],
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. T=[64,128] or train.steps=100."),
-    ] = [],  # noqa: B006  # typer's way to say "may be repeated"; it is never written to
-    plugin: Plugins = [],  # noqa: B006
+    ] = [],
+    plugin: Plugins = [],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier run of this folder.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Forget an earlier run of this folder.")] = False,
     retry: Annotated[
         list[str], typer.Option("--retry", metavar="STATUS", help="Try again what ended so; goes with --resume.")
-    ] = [],  # noqa: B006
+    ] = [],
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first cell that goes wrong.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
     timeout: Annotated[str | None, typer.Option(help='Limit of each visit, e.g. "60s".')] = None,
@@ -112,7 +112,7 @@ def check(
         str | None, typer.Argument(metavar="NAME|FILE[:CLASS]", help="A variant's name, or a plugin file.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Check every installed variant.")] = False,
-    plugin: Plugins = [],  # noqa: B006
+    plugin: Plugins = [],
     debug: Debug = False,
 ) -> None:
     """Try the promises that every variant keeps.
@@ -139,7 +139,7 @@ app.command()(commands.doctor)
 def variants(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one variant whole.")] = None,
     roles: Annotated[bool, typer.Option("--roles", help="What each can do, and why it cannot.")] = False,
-    plugin: Plugins = [],  # noqa: B006
+    plugin: Plugins = [],
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -171,7 +171,7 @@ def variants(
 @app.command()
 def tasks(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one task whole.")] = None,
-    plugin: Plugins = [],  # noqa: B006
+    plugin: Plugins = [],
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

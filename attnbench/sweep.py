@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from attnbench.catalogue import Catalogue, Described, variant_key
 from attnbench.errors import RequestError, did_you_mean
 from attnbench.registry import Source
 from attnbench.settings import (
@@ -127,43 +128,6 @@ _HOMES: tuple[tuple[str, type[Settings], str], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Described:
-    """What a process with torch says of one variant (or task) with one set of options.
-
-    options: every option with the value in force. digest: of the sources that decide its numbers.
-    cross: the variant that a task of sequence to sequence takes as cross-attention.
-    mistakes: (option, message) pairs; error: why it cannot be loaded at all.
-    """
-
-    options: Mapping[str, Any] = field(default_factory=dict)
-    positions: PositionKind = "none"
-    digest: str = ""
-    min_T: int = 1
-    mistakes: tuple[tuple[str, str], ...] = ()
-    error: str | None = None
-    cross: str | None = None
-
-
-@dataclass(frozen=True)
-class Catalogue:
-    """What this machine offers to a sweep: where known names lead, and each asked-for (name, options) described.
-
-    digests: of the attnbench modules that decide costs, and of those that decide accuracy.
-    broken: plugin files that do not load, one line each; they matter only to a sweep that misses a name.
-    clashes: names that two plugins claim, one line each; they matter to every sweep.
-    """
-
-    variant_sources: Mapping[str, Source]
-    task_sources: Mapping[str, Source]
-    variants: Mapping[str, Described] = field(default_factory=dict)
-    tasks: Mapping[str, Described] = field(default_factory=dict)
-    devices: tuple[str, ...] = ("cpu",)
-    digests: Mapping[str, str] = field(default_factory=dict)
-    broken: tuple[str, ...] = ()
-    clashes: tuple[str, ...] = ()
-
-
 def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """The tables of a sweep file with `KEY=VALUE` overrides applied. Raises RequestError with file, line and column."""
     try:
@@ -178,11 +142,6 @@ def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     if mistakes:
         raise RequestError(mistakes)
     return tables
-
-
-def variant_key(name: str, options: Mapping[str, Any]) -> str:
-    """How one (name, options) is looked up in a Catalogue."""
-    return f"{name} {sorted(options.items())}"
 
 
 def wanted_variants(tables: Mapping[str, Any]) -> list[VariantUse]:

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 
 from attnbench import options
+from attnbench.catalogue import Catalogue, Described, variant_key
 from attnbench.registry import Source
-from attnbench.sweep import Catalogue, Described, VariantUse, variant_key, wanted_tasks, wanted_variants
+from attnbench.sweep import VariantUse, wanted_tasks, wanted_variants
 
 
 class Plain:

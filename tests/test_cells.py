@@ -7,8 +7,9 @@ from catalogues import catalogue
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnbench.catalogue import Described, variant_key
 from attnbench.cells import Cell, expand
-from attnbench.sweep import Described, validate, variant_key
+from attnbench.sweep import validate
 
 LEAST = {"variant": "full", "T": 64, "d_model": 64}
 

@@ -54,36 +54,27 @@ def spec_of(cell: Cell) -> Spec:
 
 def language_model(cell: Cell, cls: type[Mixer], vocab_size: int) -> LanguageModel:
     """The model of a cell at level model in its dtype, freshly initialised from torch's global generator."""
-    model = LanguageModel(
-        vocab_size=vocab_size,
-        d_model=cell.d_model,
-        n_heads=cell.n_heads,
-        n_layers=cell.n_layers or 1,
-        max_T=cell.max_T,
-        mixer=partial(cls, **cell.options),
-        role=cell.role,
-        d_ff=cell.d_ff,
-        positions=cell.positions,
-        embedding_std=cell.embedding_std or 0.02,
-    )
+    model = LanguageModel(vocab_size=vocab_size, role=cell.role, **_sizes(cell, cls))
     return model.to(getattr(torch, cell.dtype))
 
 
 def encoder_decoder(cell: Cell, cls: type[Mixer], cross: type[Mixer], vocab_size: int) -> EncoderDecoder:
     """The model of a cell whose task is sequence to sequence: the variant in both stacks, `cross` between them."""
-    model = EncoderDecoder(
-        vocab_size=vocab_size,
-        d_model=cell.d_model,
-        n_heads=cell.n_heads,
-        n_layers=cell.n_layers or 1,
-        max_T=cell.max_T,
-        mixer=partial(cls, **cell.options),
-        cross=cross,
-        d_ff=cell.d_ff,
-        positions=cell.positions,
-        embedding_std=cell.embedding_std or 0.02,
-    )
+    model = EncoderDecoder(vocab_size=vocab_size, cross=cross, **_sizes(cell, cls))
     return model.to(getattr(torch, cell.dtype))
+
+
+def _sizes(cell: Cell, cls: type[Mixer]) -> dict[str, Any]:
+    return {
+        "d_model": cell.d_model,
+        "n_heads": cell.n_heads,
+        "n_layers": cell.n_layers or 1,
+        "max_T": cell.max_T,
+        "mixer": partial(cls, **cell.options),
+        "d_ff": cell.d_ff,
+        "positions": cell.positions,
+        "embedding_std": cell.embedding_std or 0.02,
+    }
 
 
 def build_module(cell: Cell, cls: type[Mixer]) -> nn.Module:

@@ -14,6 +14,7 @@ import torch
 
 import attnbench
 from attnbench import options, registry
+from attnbench.catalogue import Catalogue, Described, variant_key
 from attnbench.cells import Cell
 from attnbench.errors import RequestError
 from attnbench.execute.build import MODEL_VOCAB, spec_of
@@ -21,7 +22,7 @@ from attnbench.execute.orders import Judgement
 from attnbench.measure.cost import cost
 from attnbench.mixer import Attention, Mask, Mixer, Role, Use
 from attnbench.registry import PluginError, Source
-from attnbench.sweep import Catalogue, Described, VariantUse, variant_key
+from attnbench.sweep import VariantUse
 from attnbench.tasks import Task
 
 _COST_MODULES = (

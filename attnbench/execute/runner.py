@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from attnbench.catalogue import Catalogue
 from attnbench.cells import Cell, expand
 from attnbench.errors import RequestError, did_you_mean
 from attnbench.execute.local import FreshProcesses, Job, Outcome
@@ -23,7 +24,7 @@ from attnbench.execute.orders import Judgement, Visit
 from attnbench.measure.machine import environment, package_version, processor, usable_cores
 from attnbench.records import AS_ASKED, Record, Run, RunFolder, read_records, visits_left
 from attnbench.settings import Measure
-from attnbench.sweep import Catalogue, Sweep, read_toml, validate, wanted_tasks, wanted_variants
+from attnbench.sweep import Sweep, read_toml, validate, wanted_tasks, wanted_variants
 
 CHECK_TIMEOUT_S = 60.0
 QUESTION_TIMEOUT_S = 120.0

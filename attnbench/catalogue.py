@@ -1,0 +1,52 @@
+"""What this machine offers to a sweep: answers of a process with torch, in a form that needs none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnbench.registry import Source
+from attnbench.settings import PositionKind
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a process with torch says of one variant (or task) with one set of options.
+
+    options: every option with the value in force. digest: of the sources that decide its numbers.
+    cross: the variant that a task of sequence to sequence takes as cross-attention.
+    mistakes: (option, message) pairs; error: why it cannot be loaded at all.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    positions: PositionKind = "none"
+    digest: str = ""
+    min_T: int = 1
+    mistakes: tuple[tuple[str, str], ...] = ()
+    error: str | None = None
+    cross: str | None = None
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """What this machine offers to a sweep: where known names lead, and each asked-for (name, options) described.
+
+    digests: of the attnbench modules that decide costs, and of those that decide accuracy.
+    broken: plugin files that do not load, one line each; they matter only to a sweep that misses a name.
+    clashes: names that two plugins claim, one line each; they matter to every sweep.
+    """
+
+    variant_sources: Mapping[str, Source]
+    task_sources: Mapping[str, Source]
+    variants: Mapping[str, Described] = field(default_factory=dict)
+    tasks: Mapping[str, Described] = field(default_factory=dict)
+    devices: tuple[str, ...] = ("cpu",)
+    digests: Mapping[str, str] = field(default_factory=dict)
+    broken: tuple[str, ...] = ()
+    clashes: tuple[str, ...] = ()
+
+
+def variant_key(name: str, options: Mapping[str, Any]) -> str:
+    """How one (name, options) is looked up in a Catalogue."""
+    return f"{name} {sorted(options.items())}"
