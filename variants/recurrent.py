@@ -139,12 +139,12 @@ class _ElmanLoop(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         x, h, w_ih, w_hh = ctx.saved_tensors
-        da = grads[0].clone(memory_format=torch.contiguous_format)  # by h_t; then by the argument of its tanh
-        slopes = 1 - h * h
+        da = (h * h).neg_().add_(1)  # h_t by the argument of its tanh; then the loss by it
         with torch.inference_mode():
-            da_t = torch.zeros_like(da[0])
-            for previous_t, slope_t in _backwards(da, slopes):
-                da_t = previous_t.addmm_(da_t, w_hh).mul_(slope_t)
+            dh_t, after_t = torch.empty_like(h[0]), torch.zeros_like(h[0])
+            for dy_t, da_t in _backwards(grads[0], da):
+                torch.addmm(dy_t, after_t, w_hh, out=dh_t)
+                after_t = da_t.mul_(dh_t)
         dx, dw_ih, db = _linear_gradients(da, x, w_ih)
         return dx, dw_ih, _weight_gradient(da[1:], h[:-1]), db, db
 
@@ -175,21 +175,24 @@ class _GatedLoop(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         x, h, r, z, m, n, w_ih, w_hh = ctx.saved_tensors
-        dh = grads[0].clone(memory_format=torch.contiguous_format)
-        da = dh.new_empty(*dh.shape[:2], 3, dh.shape[2])  # (T, B, 3, d): h_t by the arguments of r and z, and by m
-        slope = (1 - z) * (1 - n * n)  # h_t by the argument of n
-        torch.mul(slope, r, out=da[:, :, 2])
-        torch.mul(da[:, :, 2] * m, 1 - r, out=da[:, :, 0])
-        torch.mul((h[:-1] - n) * z, 1 - z, out=da[:, :, 1])
+        (T, B, d), dh = n.shape, torch.empty_like(n)
+        da = n.new_empty(T, B, 3, d)  # h_t by the arguments of r and z, and by m; then the loss by them
+        dr, dz, dm = da.unbind(2)
+        slope = (n * n).neg_().add_(1)
+        slope.addcmul_(slope, z, value=-1)  # (1 - n^2) (1 - z): h_t by the argument of n
+        torch.mul(slope, r, out=dm)
+        torch.mul(dm, m, out=dr).addcmul_(dr, r, value=-1)
+        torch.sub(h[:-1], n, out=dz).mul_(z).addcmul_(dz, z, value=-1)
         flat = da.flatten(2)  # (T, B, 3 d), a view
         with torch.inference_mode():
-            flat_t, dh_t, z_t = (torch.zeros_like(part[0]) for part in (flat, dh, z))
-            for previous_t, da_t, flat_before, z_before in _backwards(dh, da, flat, z):
-                dh_t = previous_t.addmm_(flat_t, w_hh).addcmul_(dh_t, z_t)
-                da_t.mul_(dh_t[:, None])  # now the loss by them
-                flat_t, z_t = flat_before, z_before
+            flat_after, dh_after, z_after = (torch.zeros_like(part[0]) for part in (flat, dh, z))
+            for dy_t, dh_t, da_t, flat_t, z_t in _backwards(grads[0], dh, da, flat, z):
+                torch.addmm(dy_t, flat_after, w_hh, out=dh_t).addcmul_(dh_after, z_after)
+                da_t.mul_(dh_t[:, None])
+                flat_after, dh_after, z_after = flat_t, dh_t, z_t
         dw_hh, db_hh = _weight_gradient(flat, h[:-1]), flat.sum((0, 1))
-        torch.mul(dh, slope, out=da[:, :, 2])  # by the argument of n
+        torch.mul(dh, slope, out=dm)  # by the argument of n
+        del slope  # room for dx
         dx, dw_ih, db_ih = _linear_gradients(flat, x, w_ih)
         return dx, dw_ih, dw_hh, db_ih, db_hh
 
