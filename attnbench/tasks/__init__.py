@@ -79,8 +79,8 @@ class Batch:
 class Task(ABC):
     """Sequences of length T with labels at scored positions.
 
-    chance: accuracy of guessing a label uniformly. floor: accuracy of the best predictor that does not use what the
-    sequence says about the answer's place.
+    chance: accuracy of guessing a label uniformly. floor: accuracy of the best guess that has not found the answer
+    (among the values that a sequence holds, say): models sit there before they learn.
     slice_names: groups of scored positions that are reported apart, in order.
     options: the options this task was built with, as its constructor hands them to `Task`; they stand in the record
     and, with the class and T, decide which sequences are drawn.
