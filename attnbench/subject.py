@@ -168,7 +168,7 @@ class Subject:
         sizes = f"x {tuple(inputs.x.shape)}"
         if inputs.context is not None:
             sizes += f", context {tuple(inputs.context.shape)}"
-        options = "".join(f", {name} = {value!r}" for name, value in self.options.items())
+        options = "".join(f", {name} = {value!r}" for name, value in self.options.items() if value is not None)
         with blaming(f"{sizes}, {self.dtype}{options}{note and ', ' + note}"):
             yield
 

@@ -131,7 +131,7 @@ _HOMES: tuple[tuple[str, type[Settings], str], ...] = (
 def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """The tables of a sweep file with `KEY=VALUE` overrides applied. Raises RequestError with file, line and column."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise RequestError([f"{path}: {error.strerror or error}"]) from error
     except UnicodeDecodeError as error:

@@ -176,6 +176,7 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path):
         ("mixes_rows", "rows_independent"),
         ("ignores_key_mask", "key_mask_honoured"),
         ("wrong_normaliser", "weights_sum_to_one"),
+        ("wrong_dtype", "dtype"),
     ],
 )
 def test_check_names_the_broken_promise_of_a_faulty_plugin(fault, promise):

@@ -108,7 +108,10 @@ def make_plan(
         files,
         timeout_s=QUESTION_TIMEOUT_S,
     )
-    catalogue: Catalogue = answer(asked)
+    if asked.status != "ok":
+        plugins_named = f"; it loads {', '.join(Path(file).name for file in files)}" if files else ""
+        raise RequestError([f"{path}: what it names cannot be looked up: {asked.reason}{plugins_named}"])
+    catalogue: Catalogue = asked.value
     sweep = validate(tables, str(path), catalogue)
     context = f"torch {package_version('torch')} on {processor()}"
     cells = tuple(expand(sweep, catalogue, context))
