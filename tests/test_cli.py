@@ -154,6 +154,20 @@ def test_wrong_request_is_one_clear_line_and_exit_status_2(tmp_path, arguments, 
     assert [entry.name for entry in tmp_path.iterdir()] == ["sweep.toml"]
 
 
+@pytest.mark.parametrize(("axis", "levels"), [("n_layers = [1, 2]", "model"), ("d_ff = [0, 16]", "block and model")])
+def test_axis_without_effect_at_the_level_is_refused_and_not_folded_into_one_cell(tmp_path, axis, levels):
+    sweep = write_sweep(tmp_path, f'[[grid]]\nvariant = "full"\nT = 8\n{axis}\n')
+    done = attnbench("run", sweep, "--dry-run")
+    assert done.returncode == 2
+    assert f"grid[0].{axis.split()[0]}: has no effect at level layer, only at {levels}" in done.stderr
+
+
+def test_limit_longer_than_a_system_call_can_wait_is_fine(tmp_path):
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = 8\n')
+    done = attnbench("run", sweep, "--out", tmp_path / "run", "--timeout", "10000h")
+    assert done.returncode == 0, done.stderr
+
+
 def test_all_mistakes_of_a_file_are_told_at_once(tmp_path):
     sweep = write_sweep(
         tmp_path,

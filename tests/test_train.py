@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import asdict
 from functools import partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 import torch
@@ -274,7 +274,10 @@ def always(answers, vocab_size=10):
         return torch.stack([F.one_hot(torch.tensor(next(rows)), vocab_size).float() for _ in tokens])
 
     weight = nn.Parameter(torch.zeros(1))
-    nothing = lambda: None  # noqa: E731
+
+    def nothing():
+        return None
+
     return SimpleNamespace(
         hidden=hidden, head=nn.Identity(), eval=nothing, train=nothing, parameters=lambda: iter([weight])
     )
@@ -351,7 +354,7 @@ def test_the_head_meets_scored_positions_alone():
 
 class Special(Mixer):
     no_decay = ("decay_rate",)
-    lr_scale = {"decay_rate": 0.1, "map.weight": 2.0}  # noqa: RUF012
+    lr_scale = MappingProxyType({"decay_rate": 0.1, "map.weight": 2.0})
 
     def __init__(self, spec):
         super().__init__(spec)
