@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from attnbench.catalogue import Catalogue, variant_key
-from attnbench.settings import DType, Level, Measure, Phase, PositionKind, Role
+from attnbench.settings import DType, Level, Measure, Phase, PositionKind, Role, most_positions
 from attnbench.sweep import Sweep, VariantUse, points
 
 
@@ -19,13 +19,13 @@ from attnbench.sweep import Sweep, VariantUse, points
 class Cell:
     """One point of a sweep. A field is None where the cell's level or measure has no use for it.
 
+    parts: the variant that fills every layer, or several that the layers repeat in turn, each with all its options.
     label: how tables and plots call the variant; it names options when a sweep uses one variant with several.
     digest: of the sources and settings beyond these fields that decide the numbers.
     cross: the variant that is the decoder's cross-attention, where the task is sequence to sequence.
     """
 
-    variant: str
-    options: Mapping[str, Any]
+    parts: tuple[VariantUse, ...]
     role: Role
     level: Level
     phase: Phase | None
@@ -42,6 +42,7 @@ class Cell:
     dtype: DType
     device: str
     threads: int
+    compile: bool
     task: str | None
     task_options: Mapping[str, Any] | None
     seed: int
@@ -57,14 +58,32 @@ class Cell:
         return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     @property
+    def variant(self) -> str:
+        """The name of the variant, "window+linear" for a stack of two."""
+        return "+".join(part.name for part in self.parts)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Every option in force, see `flat_options`."""
+        return flat_options(self.parts)
+
+    @property
     def mixer_roles(self) -> tuple[Role, ...]:
         """The roles that the variant itself fills: both of an encoder-decoder, or the one that was asked for."""
         return ("bidirectional", "causal") if self.cross else (self.role,)
 
     def row(self) -> dict[str, Any]:
         """The cell as one line of cells.jsonl."""
-        row = asdict(self)
-        return {"cell": self.id} | row | {"measures": list(self.measures)}
+        row = asdict(self) | {"measures": list(self.measures)}
+        del row["parts"]
+        return {"cell": self.id, "variant": self.variant, "options": self.options} | row
+
+
+def flat_options(parts: Sequence[VariantUse]) -> dict[str, Any]:
+    """The options of a variant by name; those of a stack by layer and name, "0.window"."""
+    if len(parts) == 1:
+        return dict(parts[0].options)
+    return {f"{layer}.{name}": value for layer, part in enumerate(parts) for name, value in part.options.items()}
 
 
 def expand(sweep: Sweep, catalogue: Catalogue, context: str) -> list[Cell]:
@@ -73,18 +92,35 @@ def expand(sweep: Sweep, catalogue: Catalogue, context: str) -> list[Cell]:
     context: torch's version and the kind of device; it goes into each id. A cell of two grids has the measures of both.
     """
     cells: dict[str, Cell] = {}
+    for cell in _resolved(sweep, catalogue, context):
+        before = cells[cell.id].measures if cell.id in cells else ()
+        cells[cell.id] = replace(cell, measures=tuple(dict.fromkeys((*before, *cell.measures))))
+    return _labelled(list(cells.values()))
+
+
+def repeated(sweep: Sweep, catalogue: Catalogue, context: str) -> list[Cell]:
+    """The points that ask for nothing new: settings and measures, as resolved, were all asked for by earlier ones."""
+    asked: set[tuple[str, Measure]] = set()
+    again = []
+    for cell in _resolved(sweep, catalogue, context):
+        pairs = {(cell.id, measure) for measure in cell.measures}
+        if pairs <= asked:
+            again.append(cell)
+        asked |= pairs
+    return _labelled(again)
+
+
+def _resolved(sweep: Sweep, catalogue: Catalogue, context: str) -> Iterator[Cell]:
     for grid in sweep.grid:
         for point in points(grid, sweep.defaults):
-            cell = _cell(point, sweep, catalogue, context)
-            before = cells[cell.id].measures if cell.id in cells else ()
-            cells[cell.id] = replace(cell, measures=tuple(dict.fromkeys((*before, *cell.measures))))
-    return _labelled(list(cells.values()))
+            yield _cell(point, sweep, catalogue, context)
 
 
 def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context: str) -> Cell:
     """Resolve one point."""
-    use: VariantUse = point["variant"]
-    described = catalogue.variants[variant_key(use.name, {**sweep.options.get(use.name, {}), **use.options})]
+    uses: tuple[VariantUse, ...] = point["variant"]
+    keys = [variant_key(use.name, {**sweep.options.get(use.name, {}), **use.options}) for use in uses]
+    described = [catalogue.variants[key] for key in keys]
     T, S, level, task = point["T"], point.get("S") or point["T"], point["level"], point.get("task")
     model, block = level == "model", level in ("block", "model")
     d_ff = point.get("d_ff")
@@ -93,13 +129,12 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
     decides = [
         context,
         catalogue.digests["accuracy" if task else "cost"],
-        described.digest,
+        *(part.digest for part in described),
         task_described.digest if task_described else "",
         settings.model_dump_json(exclude={"visits"}),  # how often, not how: more visits of a cell join the earlier ones
     ]
     return Cell(
-        variant=use.name,
-        options=dict(described.options),
+        parts=tuple(VariantUse(use.name, dict(d.options)) for use, d in zip(uses, described, strict=True)),
         role=point["role"],
         level=level,
         phase=point["phase"],
@@ -112,10 +147,11 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
         n_layers=point["n_layers"] if model else None,
         d_ff=(4 * point["d_model"] if d_ff is None else d_ff) if block else None,
         embedding_std=point["embedding_std"] if model else None,
-        positions=(point.get("positions") or described.positions) if model else None,
+        positions=(point.get("positions") or most_positions([part.positions for part in described])) if model else None,
         dtype=point["dtype"],
         device=catalogue.devices[-1] if point["device"] == "auto" else point["device"],
         threads=point["threads"],
+        compile=point["compile"],
         task=task,
         task_options=dict(task_described.options) if task_described else None,
         seed=point["seed"],
@@ -133,6 +169,6 @@ def _labelled(cells: list[Cell]) -> list[Cell]:
     return [replace(cell, label=_label(cell, options[cell.variant])) for cell in cells]
 
 
-def _label(cell: Cell, all_options: list[Mapping[str, Any]]) -> str:
+def _label(cell: Cell, all_options: Sequence[Mapping[str, Any]]) -> str:
     differing = [key for key in cell.options if any(other.get(key) != cell.options[key] for other in all_options)]
     return cell.variant + (f"[{', '.join(f'{key}={cell.options[key]}' for key in differing)}]" if differing else "")

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from attnbench import commands, registry
 from attnbench.commands import AsJson, Debug
@@ -19,7 +17,6 @@ from attnbench.registry import Source, describe_error
 
 if TYPE_CHECKING:
     from attnbench.execute.local import FreshProcesses
-    from attnbench.execute.runner import Plan
     from attnbench.records import Run
 
 app = typer.Typer(
@@ -53,6 +50,7 @@ def run_command(
     ] = [],
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first cell that goes wrong.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
+    budget: Annotated[str | None, typer.Option(help='Begin no visit after so long, e.g. "10m".')] = None,
     timeout: Annotated[str | None, typer.Option(help='Limit of each visit, e.g. "60s".')] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Visits side by side; timing is always one by one.")
@@ -65,19 +63,16 @@ def run_command(
 
     Example: attnbench run experiments/quickstart.toml --out my_run --set "T=[64,256]"
     """
-    from attnbench.execute.local import FreshProcesses
-    from attnbench.execute.runner import make_plan, run
+    from attnbench.execute.runner import run
     from attnbench.progress import ShownProgress
-    from attnbench.sweep import read_toml
 
     _check_flags(resume, overwrite, retry)
-    asked: dict[str, Any] = {"plugins": plugin, "timeout_s": _seconds(timeout)}
+    asked: dict[str, Any] = {"plugins": plugin, "timeout_s": _seconds("--timeout", timeout)}
     if dry_run:
-        with FreshProcesses() as processes:
-            _print_plan(make_plan(processes, sweep, read_toml(sweep, overrides), **asked))
+        _show_plan(sweep, overrides, workers, **asked)
         return
     asked |= {"overrides": overrides, "resume": resume, "overwrite": overwrite, "workers": workers}
-    asked |= {"retry": retry, "fail_fast": fail_fast}
+    asked |= {"retry": retry, "fail_fast": fail_fast, "budget_s": _seconds("--budget", budget)}
     try:
         with ShownProgress(debug=debug) as progress:
             made = run(sweep, out=out, listener=progress, **asked)
@@ -85,6 +80,8 @@ def run_command(
         _complain("interrupted; the same command with --resume goes on from here", debug=debug)
         raise typer.Exit(130) from None
     _report(made)
+    if budget and (n_pending := made.counts.get("pending", 0)):
+        print(f"the budget of {budget} is spent: {n_pending} cells pending; the same command with --resume goes on")
     raise typer.Exit(0 if made.as_asked else 1)
 
 
@@ -247,29 +244,17 @@ def _report(run: Run) -> None:
     print(f"report: {page}")
 
 
-def _print_plan(plan: Plan) -> None:
-    """Every resolved cell, and what cannot run."""
-    varying = [key for key in plan.cells[0].row() if len({repr(cell.row()[key]) for cell in plan.cells}) > 1]
-    fixed = {key: value for key, value in plan.cells[0].row().items() if key not in varying}
-    print("the same in every cell:")
-    for key, value in fixed.items():
-        if key not in ("digest", "label") and value is not None:
-            print(f"  {key} = {value}")
-    sweep = plan.sweep
-    print(f"  baseline = {plan.baseline}\n  timeout = {plan.timeout_s:g} s")
-    print(f"  memory_limit = {sweep.memory_limit or 'none'}")
-    print(f"  timing: {_pairs(sweep.timing)}\n  train: {_pairs(sweep.train)}")
-    table = Table("cell", "label", *[key for key in varying if key not in ("cell", "label", "digest", "variant")], "")
-    for cell, judged in zip(plan.cells, plan.judgements, strict=True):
-        row = cell.row()
-        values = [str(row[key]) for key in varying if key not in ("cell", "label", "digest", "variant")]
-        table.add_row(row["cell"], cell.label, *values, f"unsupported: {judged.reason}" if judged.reason else "")
-    Console(width=160 if not sys.stdout.isatty() else None).print(table, markup=False)
-    print(f"{len(plan.cells)} cells; nothing was run")
+def _show_plan(sweep: Path, overrides: list[str], workers: int | None, **asked: Any) -> None:
+    from attnbench.dry_run import changes, show
+    from attnbench.execute.local import FreshProcesses
+    from attnbench.execute.runner import make_plan
+    from attnbench.measure.machine import usable_cores
+    from attnbench.sweep import read_toml
 
-
-def _pairs(settings: Any) -> str:
-    return ", ".join(f"{key} {value}" for key, value in settings)
+    tables = read_toml(sweep, overrides)
+    with FreshProcesses() as processes:
+        plan = make_plan(processes, sweep, tables, **asked)
+    show(plan, list(changes(read_toml(sweep), tables)), workers or usable_cores())
 
 
 def _targets(processes: FreshProcesses, target: str | None, plugins: list[Path]) -> tuple[list[str], dict[str, Source]]:
@@ -352,7 +337,7 @@ def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
             print(f"{key}: {value}")
 
 
-def _seconds(text: str | None) -> float | None:
+def _seconds(flag: str, text: str | None) -> float | None:
     from pydantic import TypeAdapter, ValidationError
 
     from attnbench.settings import Seconds
@@ -362,7 +347,7 @@ def _seconds(text: str | None) -> float | None:
     try:
         return TypeAdapter(Seconds).validate_python(float(text) if text.isascii() and text.isdigit() else text)
     except ValidationError as error:
-        raise RequestError([f'--timeout {text}: expected a duration such as "60s" or "5m"']) from error
+        raise RequestError([f'{flag} {text}: expected a duration such as "60s" or "5m"']) from error
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,6 +15,12 @@ Measure = Literal["time", "memory", "accuracy"]
 Phase = Literal["forward", "backward", "forward_backward", "train_step", "prefill", "decode"]
 Level = Literal["core", "layer", "block", "model"]
 DType = Literal["float64", "float32", "bfloat16", "float16"]
+
+
+def most_positions(kinds: Sequence[PositionKind]) -> PositionKind:
+    """What a stack of mixers asks for: the most that any of its layers needs."""
+    order: tuple[PositionKind, ...] = ("learned", "sinusoidal", "none")
+    return next(kind for kind in order if kind in kinds)
 
 
 def as_list(value: Any) -> Any:

@@ -35,19 +35,20 @@ from attnbench.settings import (
     TimingSettings,
     TrainSettings,
     WholeNumber,
+    as_list,
 )
 from attnbench.wording import complaint, key_path, shown, toml_key
 
 
 @dataclass(frozen=True)
 class VariantUse:
-    """A variant as a sweep names it, with the options given beside the name."""
+    """A variant with options: those given beside its name in a sweep, or, in a cell, all that are in force."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _variant_use(value: Any) -> Any:
+def _variant_use(value: Any) -> VariantUse:
     if isinstance(value, str):
         return VariantUse(value)
     if isinstance(value, dict) and isinstance(value.get("name"), str):
@@ -55,11 +56,18 @@ def _variant_use(value: Any) -> Any:
     raise ValueError('expected a name or a table { name = "...", option = ... }')
 
 
+def _stack(value: Any) -> tuple[VariantUse, ...]:
+    """One entry of `variant`: a variant for every layer, or a list of them that the layers repeat."""
+    if isinstance(value, list) and not value:
+        raise ValueError("expected a stack of one or more variants")
+    return tuple(map(_variant_use, as_list(value)))
+
+
 class Grid(Settings):
     """One [[grid]], or [defaults]: each key is an axis, a list or one value. None: not given."""
 
     measure: Some[Measure] | None = None
-    variant: Some[Annotated[VariantUse, BeforeValidator(_variant_use)]] | None = None
+    variant: Some[Annotated[tuple[VariantUse, ...], BeforeValidator(_stack)]] | None = None
     task: Some[str] | None = None
     role: Some[Role] | None = None
     level: Some[Level] | None = None
@@ -78,6 +86,7 @@ class Grid(Settings):
     dtype: Some[DType] | None = None
     device: Some[Literal["cpu", "cuda", "auto"]] | None = None
     threads: Some[Count] | None = None
+    compile: Some[bool] | None = None
     seed: Some[WholeNumber] | None = None
 
 
@@ -109,6 +118,7 @@ DEFAULTS: Mapping[str, Any] = {
     "dtype": ["float32"],
     "device": ["cpu"],
     "threads": [1],
+    "compile": [False],
     "seed": [0],
 }
 _REQUIRED = ("variant", "T", "d_model")
@@ -116,6 +126,7 @@ _NOT_IN_ACCURACY = {
     "phase": "an accuracy cell has no phase",
     "level": "an accuracy cell is always at level model",
     "B": "an accuracy cell is trained in batches of train.batch_size",
+    "compile": "an accuracy cell is trained as it is",
 }
 _LEVELS_OF = {key: {"model"} for key in ("n_layers", "embedding_std", "positions")} | {"d_ff": {"block", "model"}}
 _OPTION_TABLES = {"variant": "options", "task": "tasks"}
@@ -163,7 +174,7 @@ def points(grid: Grid, defaults: Grid) -> Iterator[dict[str, Any]]:
     axes.pop("n_heads" if grid.d_head or (defaults.d_head and not grid.n_heads) else "d_head", None)
     measures = tuple(dict.fromkeys(axes.pop("measure")))
     if "accuracy" in measures:
-        axes |= {"level": ["model"], "phase": [None], "B": [None]}
+        axes |= {"level": ["model"], "phase": [None], "B": [None], "compile": [False]}
     else:
         axes.pop("task", None)
     for values in itertools.product(*axes.values()):
@@ -206,7 +217,11 @@ def _entries(tables: Mapping[str, Any], axis: str) -> Iterator[tuple[str, Any]]:
     for home, table in [("defaults", tables.get("defaults")), *((f"grid[{i}]", grid) for i, grid in grids)]:
         value = table.get(axis) if isinstance(table, dict) else None
         for i, item in enumerate(_list(value)):
-            yield f"{home}.{axis}" + (f"[{i}]" if isinstance(value, list) else ""), item
+            path = f"{home}.{axis}" + (f"[{i}]" if isinstance(value, list) else "")
+            if isinstance(item, list):
+                yield from ((f"{path}[{layer}]", part) for layer, part in enumerate(item))
+            else:
+                yield path, item
 
 
 def _name_mistakes(tables: Mapping[str, Any], catalogue: Catalogue) -> Iterator[str]:
@@ -274,7 +289,11 @@ def _one_grid_mistakes(grid: Grid, defaults: Grid) -> Iterator[str]:
 
 def _point_mistakes(point: Mapping[str, Any], tables: Mapping[str, Any], catalogue: Catalogue) -> Iterator[str]:
     """What a combination of values that are each all right cannot mean."""
-    T, S, max_T, task = point["T"], point.get("S"), point.get("max_T"), point.get("task")
+    T, S, max_T, task, stack = point["T"], point.get("S"), point.get("max_T"), point.get("task"), point["variant"]
+    if len(stack) > 1 and (point["level"] != "model" or point["n_layers"] % len(stack)):
+        got = f"n_layers = {point['n_layers']}" if point["level"] == "model" else f"level {point['level']}"
+        names = shown([use.name for use in stack])
+        yield f"variant: the stack {names} needs level model and n_layers a multiple of {len(stack)}, got {got}"
     heads = "d_head" if "d_head" in point else "n_heads"
     if point["d_model"] % point[heads]:
         yield f"d_model: {point['d_model']} is not divisible by {heads} = {point[heads]}"

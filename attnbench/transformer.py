@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from attnbench.mixer import Mixer, PositionKind, Role, Spec, State
 from attnbench.positions import Positions
+from attnbench.settings import most_positions
 
 MixerFactory = Callable[[Spec], Mixer]
 
@@ -313,9 +314,3 @@ class EncoderDecoder(nn.Module):
         """Source ids (B, S), target ids (B, T) -> logits (B, T, vocab_size). source_mask as in `hidden`."""
         logits: Tensor = self.head(self.hidden(source, target, source_mask))
         return logits
-
-
-def most_positions(kinds: list[PositionKind]) -> PositionKind:
-    """What a stack of mixers asks for: the most that any of its layers needs."""
-    order: tuple[PositionKind, ...] = ("learned", "sinusoidal", "none")
-    return next(kind for kind in order if kind in kinds)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbench.catalogue import Described, variant_key
-from attnbench.cells import Cell, expand
-from attnbench.sweep import validate
+from attnbench.cells import Cell, expand, repeated
+from attnbench.sweep import VariantUse, validate
 
 LEAST = {"variant": "full", "T": 64, "d_model": 64}
 
@@ -68,6 +68,46 @@ def test_a_model_has_layers_a_feed_forward_and_positions_and_a_layer_has_none():
     assert (block.n_layers, block.d_ff, block.embedding_std, block.positions) == (None, 256, None, None)
     layer = only_cell({"n_layers": 3, "d_ff": 8, "embedding_std": 1.0, "positions": "none"})
     assert layer == only_cell()
+
+
+STACK = [["window", {"name": "linear", "eps": 1e-3}]]
+
+
+def test_a_stack_names_its_variants_and_its_options_by_layer():
+    stack = only_cell({"variant": STACK, "level": "model"}, options={"window": {"window": 8}})
+    assert stack.variant == stack.row()["variant"] == "window+linear"
+    assert stack.options == {"0.window": 8, "1.kind": "elu", "1.eps": 1e-3, "1.n_features": 16}
+    assert stack.positions == "learned"
+    assert only_cell({"variant": [["linear", "linear"]], "level": "model"}).positions == "none"
+
+
+def test_a_stack_of_one_is_that_variant():
+    assert only_cell({"variant": [["window"]], "level": "model"}) == only_cell({"variant": "window", "level": "model"})
+
+
+def test_the_order_of_a_stack_is_part_of_what_it_is():
+    one, other = cells(
+        '[[grid]]\nvariant = [["window", "full"], ["full", "window"]]\nT = 8\nd_model = 8\nlevel = "model"'
+    )
+    assert one.id != other.id
+    assert [one.label, other.label] == ["window+full", "full+window"]
+
+
+def test_points_with_the_effective_settings_of_an_earlier_one_are_told():
+    tables = tomllib.loads("""
+    [[grid]]
+    variant = ["window", { name = "window", window = 64 }, "full"]
+    T = [8, 16]
+    d_model = 8
+    [[grid]]
+    measure = ["time", "memory"]
+    variant = "full"
+    T = 8
+    d_model = 8
+    """)
+    described = catalogue(tables)
+    again = repeated(validate(tables, "s.toml", described), described, "torch 2")
+    assert [(cell.parts, cell.T) for cell in again] == [((VariantUse("window", {"window": 64}),), T) for T in (8, 16)]
 
 
 def test_an_accuracy_cell_is_a_model_and_knows_no_phase():

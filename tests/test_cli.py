@@ -112,10 +112,36 @@ def test_failures_are_told_when_they_happen_and_give_exit_status_1(tmp_path):
     assert attnbench("report", tmp_path / "run").returncode == 0
 
 
+def test_dry_run_says_what_overrides_did_and_which_points_are_the_same(tmp_path):
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = ["window", "linear"]\nT = [8, 12]\n')
+    same = 'variant=["window", { name = "window", window = 64 }]'
+    done = attnbench("run", sweep, "--dry-run", "--set", "T=20", "--set", same)
+    assert done.returncode == 0, done.stderr
+    assert "override: grid[0].T: [8, 12] -> 20" in done.stdout
+    assert "note: 1 point has the effective settings of an earlier one" in done.stdout
+    assert "1 cells, about" in done.stdout
+
+
+def test_dry_run_has_a_table_for_each_kind_of_cell(tmp_path):
+    grids = '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 12]\nphase = ["forward", "decode"]\n'
+    done = attnbench("run", write_sweep(tmp_path, grids), "--dry-run")
+    assert "4 cells: phase = forward" in done.stdout
+    assert "4 cells: phase = decode" in done.stdout
+
+
+def test_budget_that_is_spent_says_how_to_go_on(tmp_path):
+    sweep = write_sweep(tmp_path, GRID)
+    done = attnbench("run", sweep, "--out", tmp_path / "run", "--budget", "1ms")
+    assert done.returncode == 1
+    assert "the budget of 1ms is spent: 6 cells pending; the same command with --resume goes on" in done.stdout
+    assert attnbench("run", sweep, "--out", tmp_path / "run", "--budget", "10m", "--resume").returncode == 0
+
+
 def test_dry_run_shows_every_resolved_cell_and_runs_nothing(tmp_path):
     done = attnbench("run", write_sweep(tmp_path, GRID), "--dry-run", "--set", "T=[8,20]", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "4 cells; nothing was run" in done.stdout
+    assert "4 cells, about" in done.stdout
+    assert "; nothing was run" in done.stdout
     for line in ("role = causal", "threads = 1", "dtype = float32", "baseline = fused"):
         assert line in done.stdout
     assert [entry.name for entry in tmp_path.iterdir()] == ["sweep.toml"]
@@ -130,6 +156,7 @@ def test_dry_run_shows_every_resolved_cell_and_runs_nothing(tmp_path):
         (["run", "sweep.toml", "--set", "T"], "expected KEY=VALUE"),
         (["run", "sweep.toml", "--set", "varaint=full"], 'did you mean "variant"?'),
         (["run", "sweep.toml", "--timeout", "soon"], "expected a duration"),
+        (["run", "sweep.toml", "--budget", "0"], "--budget 0: expected a duration"),
         (["run", "sweep.toml", "--resume", "--overwrite"], "exclude each other"),
         (["run", "sweep.toml", "--retry", "failed"], "--retry goes with --resume"),
         (["run", "sweep.toml", "--resume", "--retry", "fialed"], 'did you mean "failed"?'),

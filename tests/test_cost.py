@@ -10,6 +10,7 @@ from attnbench.execute.cell import _in_force
 from attnbench.execute.phases import phase_call
 from attnbench.measure.cost import cost
 from attnbench.mixer import Attention, Flops, Mixer, visible_pairs
+from attnbench.sweep import VariantUse
 
 
 class Dense(Attention):
@@ -35,8 +36,7 @@ class Untold(Mixer):
 
 def cell(**changes):
     fields = {
-        "variant": "dense",
-        "options": {},
+        "parts": (VariantUse("dense"),),
         "role": "causal",
         "level": "layer",
         "phase": "forward",
@@ -53,6 +53,7 @@ def cell(**changes):
         "dtype": "float32",
         "device": "cpu",
         "threads": 1,
+        "compile": False,
         "task": None,
         "task_options": None,
         "seed": 0,
@@ -78,7 +79,6 @@ def sizes(asked):
         "T": asked.T,
         "S": asked.S,
         "B": asked.B,
-        "n_layers": asked.n_layers or 1,
         "d_ff": asked.d_ff or 0,
         "vocab_size": MODEL_VOCAB,
     }
@@ -93,7 +93,7 @@ def test_executed_operations_equal_torchs_count(level, phase):
         y = workload.forward()
         if phase == "forward_backward":
             y.backward(torch.ones_like(y))
-    known = cost(workload.mixer, **sizes(asked))
+    known = cost(workload.mixers, **sizes(asked))
     assert known is not None
     assert known.executed == counter.get_total_flops()
 
@@ -101,8 +101,8 @@ def test_executed_operations_equal_torchs_count(level, phase):
 def test_causal_mask_halves_the_visible_core_and_nothing_else():
     T, d_model = 64, 8
     asked = cell(T=T, S=T, B=1, max_T=T)
-    mixer = build_workload(asked, build_module(asked, Dense)).mixer
-    known = cost(mixer, **sizes(asked))
+    mixers = build_workload(asked, build_module(asked, Dense)).mixers
+    known = cost(mixers, **sizes(asked))
     assert known is not None
     assert known.flops == 8 * T * d_model**2 + 2 * T * (T + 1) * d_model
     assert known.executed == 8 * T * d_model**2 + 4 * T**2 * d_model
@@ -114,14 +114,14 @@ def test_recomputation_in_the_backward_pass_is_executed_and_not_visible():
             return Flops(100.0, 10.0, core_executed=200.0, backward=2.5)
 
     asked = cell(phase="forward_backward", B=1)
-    known = cost(build_workload(asked, build_module(asked, Recomputing)).mixer, **sizes(asked))
+    known = cost(build_workload(asked, build_module(asked, Recomputing)).mixers, **sizes(asked))
     assert known is not None
     assert (known.flops, known.executed) == (330.0, 200 * 3.5 + 30)
 
 
 def test_without_a_formula_the_cost_is_not_available():
     asked = cell()
-    assert cost(build_workload(asked, build_module(asked, Untold)).mixer, **sizes(asked)) is None
+    assert cost(build_workload(asked, build_module(asked, Untold)).mixers, **sizes(asked)) is None
 
 
 def test_gradients_of_a_call_are_returned_and_never_pile_up():

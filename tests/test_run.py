@@ -64,6 +64,71 @@ def test_run_folder_holds_the_request_and_no_name_of_the_machine(tmp_path):
     assert os.uname().nodename not in written
 
 
+STACKS = """[[grid]]
+variant = [["window", "linear"], ["fused"]]
+T = 16
+level = "model"
+n_layers = 4
+[[grid]]
+measure = "accuracy"
+task = "distance"
+variant = [[{ name = "window", window = 3 }, "lstm"]]
+T = 16
+[train]
+steps = 2
+n_validation = 8
+n_test = 8
+"""
+
+
+def test_a_stack_of_variants_is_built_layer_by_layer_timed_and_trained(tmp_path):
+    frame = attnbench.run(write_sweep(tmp_path, STACKS), out=tmp_path / "run").frame.set_index("label")
+    assert list(frame.index) == ["window+linear", "fused", "window+lstm"]
+    assert list(frame["status"]) == ["ok"] * 3
+    assert json.loads(frame["options"]["window+linear"]) | {"0.window": 64, "1.chunk": 64, "1.n_kv_heads": 2} == (
+        json.loads(frame["options"]["window+linear"])
+    )
+    assert json.loads(frame["options"]["window+lstm"])["0.window"] == 3
+    assert frame["time_s"]["window+linear"] > 0
+    assert frame["flops"]["window+linear"] > frame["flops"]["fused"]  # linear's states are wider than these 16 keys
+    assert frame["accuracy"]["window+lstm"] >= 0
+
+
+def test_a_broken_layer_of_a_stack_is_named_and_an_unsupported_one_too(tmp_path):
+    head = f'plugins = ["{PLUGINS / "leaks_future.py"}"]'
+    grids = '[[grid]]\nvariant = [["fused", "block_mean"]]\nT = 8\nlevel = "model"\n'
+    grids += '[[grid]]\nvariant = [["fused", "xformers"]]\nT = 8\nlevel = "model"\n'
+    frame = attnbench.run(write_sweep(tmp_path, grids, head), out=tmp_path / "run").frame
+    assert list(frame["status"]) == ["nonconformant", "unsupported"]
+    assert frame["reason"][0].startswith("block_mean: ")
+    assert frame["reason"][1].startswith("layer 1 (xformers): ")
+
+
+def test_a_run_whose_budget_is_spent_begins_no_visit_and_goes_on_later(tmp_path):
+    sweep = write_sweep(tmp_path, TWO_BY_TWO)
+    spent = attnbench.run(sweep, out=tmp_path / "run", budget_s=0.0)
+    assert spent.counts == {"pending": 4}
+    assert not spent.as_asked
+    assert attnbench.run(sweep, out=tmp_path / "run", budget_s=600.0, resume=True).counts == {"ok": 4}
+
+
+def test_compiled_cells_are_timed_apart_from_compiling_them(tmp_path):
+    grid = '[[grid]]\nvariant = "full"\nT = 8\ncompile = [false, true]\nlevel = "core"\n'
+    frame = attnbench.run(write_sweep(tmp_path, grid), out=tmp_path / "run").frame.set_index("compile")
+    assert list(frame["status"]) == ["ok", "ok"]
+    assert frame["cell"].nunique() == 2
+    assert frame["compile_s"].isna()[False]
+    assert frame["compile_s"][True] > 50 * frame["time_s"][True]
+    assert frame["first_call_s"][True] < frame["compile_s"][True]
+
+
+def test_decoding_is_not_compiled_and_says_so(tmp_path):
+    grid = '[[grid]]\nvariant = "full"\nT = 8\ncompile = true\nphase = "decode"\n'
+    made = attnbench.run(write_sweep(tmp_path, grid), out=tmp_path / "run")
+    assert made.counts == {"unsupported": 1}
+    assert made.frame["reason"][0] == "compile covers passes over whole sequences, not decoding"
+
+
 def test_calamities_stay_in_their_own_cells(tmp_path):
     head = f'timeout = "4s"\nmemory_limit = "1GiB"\nplugins = ["{PLUGINS / "disasters.py"}"]'
     sweep = write_sweep(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from attnbench.cells import expand
 from attnbench.errors import RequestError
 from attnbench.settings import TimingSettings, TrainSettings
-from attnbench.sweep import Grid, Sweep, read_toml, validate, wanted_tasks, wanted_variants
+from attnbench.sweep import Grid, Sweep, VariantUse, read_toml, validate, wanted_tasks, wanted_variants
 
 REQUIRED = 'variant = "full"\nT = 64\nd_model = 64\n'
 GRID = f"[[grid]]\n{REQUIRED}"
@@ -95,6 +95,30 @@ def test_one_value_stands_for_a_list_of_one():
     assert checked(tomllib.loads(GRID)) == checked(tomllib.loads(with_T("[64]")))
 
 
+def test_an_inner_list_is_a_stack_and_the_outer_one_an_axis():
+    tables = {"variant": [["window", {"name": "linear", "eps": 1e-3}], "full"], "T": 8, "d_model": 8, "level": "model"}
+    stack, plain = checked({"grid": [tables]}).grid[0].variant
+    assert stack == (VariantUse("window"), VariantUse("linear", {"eps": 1e-3}))
+    assert plain == (VariantUse("full"),)
+
+
+@pytest.mark.parametrize(
+    ("variant", "more", "line"),
+    [
+        ('[["window", "lineer"]]', 'level = "model"', 'grid[0].variant[0][1]: unknown variant "lineer"'),
+        ('[["window", { name = "linear", epz = 1 }]]', 'level = "model"', "grid[0].variant[0][1].epz: unknown option"),
+        ("[[]]", 'level = "model"', "grid[0].variant[0]: expected a stack of one or more variants"),
+        ('[["window", ["full"]]]', 'level = "model"', "grid[0].variant[0]: expected a name or a table"),
+        ('[["window", "linear"]]', "", "needs level model and n_layers a multiple of 2, got level layer"),
+        ('[["window", "linear"]]', 'level = "model"\nn_layers = 3', "a multiple of 2, got n_layers = 3"),
+    ],
+)
+def test_a_wrong_stack_is_told_with_its_layer(variant, more, line):
+    told = mistakes(f"[[grid]]\nvariant = {variant}\nT = [8, 16]\nd_model = 8\n{more}\n")
+    assert len(told) == 1
+    assert line in told[0]
+
+
 @pytest.mark.parametrize("text", ["64.0", "6.4e1"])
 def test_a_whole_number_may_be_written_as_a_float(text):
     assert checked(tomllib.loads(with_T(text))).grid[0].T == [64]
@@ -153,7 +177,8 @@ WRONG_KEYS = {
     "T = 64\n" + GRID: "T: unknown key here; it belongs in [[grid]] or [defaults]",
     GRID + "[timing]\nplugins = []\n": "timing.plugins: unknown key here; it belongs at the top of the file, before "
     "the first table",
-    GRID + '"größe" = 3\n': "grid[0].größe: unknown key; known: B, S, T, d_ff, d_head, d_model, device, dtype, "
+    GRID
+    + '"größe" = 3\n': "grid[0].größe: unknown key; known: B, S, T, compile, d_ff, d_head, d_model, device, dtype, "
     "embedding_std, level, max_T, measure, n_heads, n_layers, phase, positions, role, seed, task, threads, variant",
 }
 WRONG_NAMES = {
@@ -483,7 +508,7 @@ def test_a_grid_key_goes_into_every_grid(tmp_path, override, value):
 
 def test_a_variant_with_options_can_be_set(tmp_path):
     tables = overridden(tmp_path, GRID, 'variant={ name = "window", window = 8 }')
-    assert checked(tables).grid[0].variant[0].options == {"window": 8}
+    assert checked(tables).grid[0].variant == [(VariantUse("window", {"window": 8}),)]
 
 
 def test_a_dotted_key_goes_into_its_table_and_makes_it_when_it_is_missing(tmp_path):

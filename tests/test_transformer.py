@@ -13,7 +13,8 @@ from torch import nn
 
 from attnbench import Decoder, Encoder, EncoderDecoder, LanguageModel, Spec
 from attnbench.mixer import Use
-from attnbench.transformer import Block, Shape, most_positions
+from attnbench.settings import most_positions
+from attnbench.transformer import Block, Shape
 
 BUILT_IN = {p.name: p for p in distribution("attnbench").entry_points if p.group == "attnbench.variants"}
 ATTENTIONS = {"exact": lambda: Exact} | {name: BUILT_IN[name].load for name in ("full", "fused")}

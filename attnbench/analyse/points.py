@@ -11,7 +11,7 @@ from pandas import DataFrame, Series
 
 POINT = ["label", "d_model", "T"]
 # Cells that differ in one of these are never averaged and never joined by a line.
-APART = ("role", "level", "phase", "task", "B", "dtype", "device", "threads")
+APART = ("role", "level", "phase", "task", "B", "dtype", "device", "threads", "compile")
 # These may follow from the variant, T or d_model (d_ff = 4 d_model); they set cells apart only where they do not.
 FOLLOWING = ("S", "max_T", "n_heads", "n_layers", "d_ff", "embedding_std", "positions", "task_options")
 
@@ -37,7 +37,16 @@ MEMORY = Measure("memory", "peak_bytes")
 ACCURACY = Measure("accuracy", "accuracy", positive=False, average="mean")
 MEASURES = (TIME, MEMORY, ACCURACY)
 COLUMNS_OF = {  # columns that only cells with this measure have
-    "time": ("time_s", "time_low_s", "time_high_s", "flops_per_s", "first_call_s", "warmup_s", "sampled_s"),
+    "time": (
+        "time_s",
+        "time_low_s",
+        "time_high_s",
+        "flops_per_s",
+        "first_call_s",
+        "compile_s",
+        "warmup_s",
+        "sampled_s",
+    ),
     "memory": ("peak_bytes", "rss_peak_bytes", "build_peak_bytes"),
     "accuracy": ("accuracy", "chance", "floor", "loss", "lr"),
 }

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
+import torch.compiler.config
 from torch import Tensor, nn
 
 from attnbench.cells import Cell
 from attnbench.mixer import Attention, Mixer, Spec
-from attnbench.transformer import Block, EncoderDecoder, LanguageModel
+from attnbench.transformer import Block, EncoderDecoder, LanguageModel, MixerFactory
 
 TRAINING_PHASES = ("backward", "forward_backward", "train_step")
 MODEL_VOCAB = 256  # of a timed language model; small, so that mixing is not drowned by the head
@@ -20,16 +21,16 @@ MODEL_VOCAB = 256  # of a timed language model; small, so that mixing is not dro
 
 @dataclass(frozen=True)
 class Workload:
-    """module: what the cell measures, parameters and all. mixer: the (first) mixer in it.
+    """module: what the cell measures, parameters and all. mixers: those in it, one per layer.
 
     inputs: tensors made outside the clock. forward: one forward pass over them, giving output_shape in dtype.
     prefill: reads them as a prompt and returns outputs and state. step: mixes one more token into such a state.
     """
 
     module: nn.Module
-    mixer: Mixer
+    mixers: tuple[Mixer, ...]
     inputs: tuple[Tensor, ...]
-    forward: Callable[[], Tensor]
+    forward: partial[Tensor]
     prefill: Callable[[], tuple[Tensor, Any]]
     step: Callable[[Any], object]
     output_shape: tuple[int, ...]
@@ -52,40 +53,52 @@ def spec_of(cell: Cell) -> Spec:
     return Spec(cell.d_model, cell.n_heads, cell.max_T, cell.role)
 
 
-def language_model(cell: Cell, cls: type[Mixer], vocab_size: int) -> LanguageModel:
+def mixer_factory(cell: Cell, classes: Sequence[type[Mixer]]) -> MixerFactory:
+    """What builds the cell's mixers: layer i is part i of its stack, counted round and round.
+
+    classes: one per part of the cell.
+    """
+
+    def mixer(spec: Spec) -> Mixer:
+        part = spec.layer % len(classes)
+        return classes[part](spec, **cell.parts[part].options)
+
+    return mixer
+
+
+def language_model(cell: Cell, mixer: MixerFactory, vocab_size: int) -> LanguageModel:
     """The model of a cell at level model in its dtype, freshly initialised from torch's global generator."""
-    model = LanguageModel(vocab_size=vocab_size, role=cell.role, **_sizes(cell, cls))
+    model = LanguageModel(vocab_size=vocab_size, role=cell.role, **_sizes(cell, mixer))
     return model.to(getattr(torch, cell.dtype))
 
 
-def encoder_decoder(cell: Cell, cls: type[Mixer], cross: type[Mixer], vocab_size: int) -> EncoderDecoder:
+def encoder_decoder(cell: Cell, mixer: MixerFactory, cross: MixerFactory, vocab_size: int) -> EncoderDecoder:
     """The model of a cell whose task is sequence to sequence: the variant in both stacks, `cross` between them."""
-    model = EncoderDecoder(vocab_size=vocab_size, cross=cross, **_sizes(cell, cls))
+    model = EncoderDecoder(vocab_size=vocab_size, cross=cross, **_sizes(cell, mixer))
     return model.to(getattr(torch, cell.dtype))
 
 
-def _sizes(cell: Cell, cls: type[Mixer]) -> dict[str, Any]:
+def _sizes(cell: Cell, mixer: MixerFactory) -> dict[str, Any]:
     return {
         "d_model": cell.d_model,
         "n_heads": cell.n_heads,
         "n_layers": cell.n_layers or 1,
         "max_T": cell.max_T,
-        "mixer": partial(cls, **cell.options),
+        "mixer": mixer,
         "d_ff": cell.d_ff,
         "positions": cell.positions,
         "embedding_std": cell.embedding_std or 0.02,
     }
 
 
-def build_module(cell: Cell, cls: type[Mixer]) -> nn.Module:
+def build_module(cell: Cell, mixer: MixerFactory) -> nn.Module:
     """The module that a timed cell measures, on its device and in its dtype."""
     if cell.level == "model":
-        module: nn.Module = language_model(cell, cls, MODEL_VOCAB)
+        module: nn.Module = language_model(cell, mixer, MODEL_VOCAB)
+    elif cell.level == "block":
+        module = Block(mixer(spec_of(cell)), d_ff=cell.d_ff or 0)
     else:
-        module = cls(spec_of(cell), **cell.options)
-        if cell.level == "block":
-            assert isinstance(module, Mixer)
-            module = Block(module, d_ff=cell.d_ff or 0)
+        module = mixer(spec_of(cell))
     return module.to(device=cell.device, dtype=getattr(torch, cell.dtype)).train(cell.phase in TRAINING_PHASES)
 
 
@@ -101,7 +114,7 @@ def build_workload(cell: Cell, module: nn.Module) -> Workload:
     taken = {"context": _normal(cell, cell.S)} if cell.role == "cross" else {}
     return Workload(
         module=module,
-        mixer=_mixer(module),
+        mixers=mixers_of(module),
         inputs=(x, *taken.values()),
         forward=partial(module, x, **taken),
         prefill=partial(module.prefill, x, **taken),
@@ -111,11 +124,18 @@ def build_workload(cell: Cell, module: nn.Module) -> Workload:
     )
 
 
+def compiled(work: Workload) -> Workload:
+    """The same with its forward pass compiled for its shapes, anew in each process so that this can be timed."""
+    torch.compiler.config.force_disable_caches = True
+    run = torch.compile(work.forward.func, dynamic=False)
+    return replace(work, forward=partial(run, *work.forward.args, **work.forward.keywords))
+
+
 def _model(cell: Cell, module: LanguageModel) -> Workload:
     tokens = torch.randint(MODEL_VOCAB, (cell.B, cell.T), device=cell.device)
     return Workload(
         module=module,
-        mixer=_mixer(module),
+        mixers=mixers_of(module),
         inputs=(tokens,),
         forward=partial(module, tokens),
         prefill=partial(module.prefill, tokens),
@@ -135,7 +155,7 @@ def _core(cell: Cell, mixer: nn.Module) -> Workload:
     ready = tuple(part.detach().clone().requires_grad_() for part in projected)
     return Workload(
         module=nn.ModuleList(),
-        mixer=mixer,
+        mixers=(mixer,),
         inputs=ready,
         forward=partial(mixer.attend, *ready, key_mask=None),
         prefill=_no_decoding,
@@ -149,8 +169,10 @@ def _no_decoding(*_: object) -> Any:
     raise TypeError("a core does not decode")
 
 
-def _mixer(module: nn.Module) -> Mixer:
-    return next(part for part in module.modules() if isinstance(part, Mixer))
+def mixers_of(module: nn.Module) -> tuple[Mixer, ...]:
+    """The mixer of each block, in order, or the one that the module is. A mixer inside a mixer is its own affair."""
+    blocks = [part for part in module.modules() if isinstance(part, Block)]
+    return tuple(block.mixer for block in blocks) or tuple(part for part in [module] if isinstance(part, Mixer))
 
 
 def _normal(cell: Cell, length: int) -> Tensor:

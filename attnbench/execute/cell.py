@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import registry
-from attnbench.cells import Cell
+from attnbench.cells import Cell, flat_options
 from attnbench.conformance import certify
 from attnbench.execute.build import (
     MODEL_VOCAB,
@@ -18,8 +19,11 @@ from attnbench.execute.build import (
     Workload,
     build_module,
     build_workload,
+    compiled,
     encoder_decoder,
     language_model,
+    mixer_factory,
+    mixers_of,
 )
 from attnbench.execute.orders import Visit
 from attnbench.execute.phases import phase_call, state_bytes
@@ -30,10 +34,12 @@ from attnbench.measure.memory import peak_bytes, resident_peak_bytes, status_byt
 from attnbench.mixer import Mixer
 from attnbench.registry import Source
 from attnbench.settings import TimingSettings
+from attnbench.sweep import VariantUse
 from attnbench.tasks import Task
 from attnbench.train import Model, train
-from attnbench.transformer import Block
+from attnbench.transformer import MixerFactory
 
+COMPILED_WITHIN = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}  # of the largest output
 THREAD_STACK = 16 * 2**20  # what one more thread may map: its stack, and an arena's first pages
 
 
@@ -44,13 +50,13 @@ def visit(order: Visit) -> dict[str, Any]:
     if order.memory_limit is not None and cell.device == "cpu":
         limit_memory(order.memory_limit, cell.threads)
     torch.manual_seed(cell.seed)
-    cls = registry.load(order.variant)
-    measures: Mapping[str, Callable[[Visit, type[Mixer]], dict[str, Any]]] = {
+    mixer = mixer_factory(cell, [registry.load(source) for source in order.variants])
+    measures: Mapping[str, Callable[[Visit, MixerFactory], dict[str, Any]]] = {
         "time": _time,
         "memory": _memory,
         "accuracy": _accuracy,
     }
-    return measures[order.measure](order, cls)
+    return measures[order.measure](order, mixer)
 
 
 def certificate(variant: Source) -> tuple[bool, list[str]]:
@@ -69,8 +75,8 @@ def certificate(variant: Source) -> tuple[bool, list[str]]:
     return green, [*lines, summary.splitlines()[0]]
 
 
-def check(cell: Cell, variant: Source, lengths: set[int]) -> str | None:
-    """Try the variant's promises with the heads of this cell; returns what is broken, or None.
+def check(cell: Cell, part: int, variant: Source, lengths: set[int]) -> str | None:
+    """Try the promises of one part of a cell with the cell's heads; returns what is broken, or None.
 
     A variant that cannot run at all is no breach of a promise: its cells fail by themselves, each for its own reason.
     lengths: those of the sweep, which are not tried here: what happens at one of them is that cell's own business.
@@ -78,7 +84,7 @@ def check(cell: Cell, variant: Source, lengths: set[int]) -> str | None:
     torch.set_num_threads(1)
     found = certify(
         registry.load(variant),
-        options=cell.options,
+        options=cell.parts[part].options,
         roles=cell.mixer_roles,
         dtype=cell.dtype,
         device=cell.device,
@@ -102,22 +108,22 @@ def limit_memory(limit: int, threads: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (bound, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
-def _time(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
+def _time(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
     cell, synchronize = order.cell, synchronizer(order.cell.device)
-    workload = build_workload(cell, build_module(cell, cls))
+    workload = build_workload(cell, build_module(cell, mixer))
     with torch.set_grad_enabled(cell.phase in TRAINING_PHASES):
-        call = phase_call(workload, cell.phase or "forward")
+        call, compiling = _ready(cell, workload)
         timing = time_call(call, order.timing, synchronize=synchronize, resolution_s=_resolution_s(synchronize))
         status = _finite(call())
-    return status | _in_force(cell, workload) | asdict(timing)
+    return status | _in_force(cell, workload) | compiling | asdict(timing)
 
 
-def _memory(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
+def _memory(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
     cell, made = order.cell, list[nn.Module]()
-    build_peak = peak_bytes(lambda: made.append(build_module(cell, cls)), cell.device)
+    build_peak = peak_bytes(lambda: made.append(build_module(cell, mixer)), cell.device)
     workload = build_workload(cell, made[0])
     with torch.set_grad_enabled(cell.phase in TRAINING_PHASES):
-        call = phase_call(workload, cell.phase or "forward")
+        call, _ = _ready(cell, workload)
         status = _finite(call())
         resident = resident_peak_bytes(call)
         peak = peak_bytes(call, cell.device)
@@ -125,7 +131,30 @@ def _memory(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
     return status | _in_force(cell, workload) | memory
 
 
-def _accuracy(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
+def _ready(cell: Cell, workload: Workload) -> tuple[Callable[[], object], dict[str, Any]]:
+    """What is measured; with the seconds it took to compile, where that was asked for, and what is wrong with it."""
+    phase = cell.phase or "forward"
+    if not cell.compile:
+        return phase_call(workload, phase), {}
+    synchronize, fast = synchronizer(cell.device), compiled(workload)
+    start_s = time.perf_counter()
+    call = phase_call(fast, phase)
+    call()
+    synchronize()
+    compile_s = time.perf_counter() - start_s
+    return call, {"compile_s": compile_s} | _same(workload.forward().detach(), fast.forward().detach(), cell.dtype)
+
+
+def _same(plain: Tensor, fast: Tensor, dtype: str) -> dict[str, str]:
+    """Nothing when the compiled outputs are those of the plain pass, else the status that this gives the cell."""
+    off, scale = (fast - plain).abs().max().item(), plain.abs().max().item()
+    if off <= COMPILED_WITHIN[dtype] * scale:
+        return {}
+    told = f"compiled, its outputs are off by {off:.2g} where the largest is {scale:.2g}"
+    return {"status": "nonconformant", "reason": told}
+
+
+def _accuracy(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
     cell = order.cell
     if order.task is None or cell.task_options is None:
         raise ValueError(f"an accuracy cell needs a task, {cell.variant} has none")
@@ -135,15 +164,15 @@ def _accuracy(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
 
     def build() -> Model:
         built[:] = [
-            language_model(cell, cls, task.vocab_size)
+            language_model(cell, mixer, task.vocab_size)
             if cross is None
-            else encoder_decoder(cell, cls, cross, task.vocab_size)
+            else encoder_decoder(cell, mixer, cross, task.vocab_size)
         ]
         return built[0]
 
     result = train(build, task, order.train, cell.seed, device=cell.device)
-    mixer = next(part for part in built[0].modules() if isinstance(part, Mixer))
-    return _read_back(cell, mixer, next(built[0].parameters())) | asdict(result) | {"reason": _trouble(result.status)}
+    in_force = _read_back(cell, mixers_of(built[0]), next(built[0].parameters()))
+    return in_force | asdict(result) | {"reason": _trouble(result.status)}
 
 
 def _task(cls: type, T: int, options: Mapping[str, Any]) -> Task:
@@ -169,18 +198,17 @@ def _finite(result: object) -> dict[str, Any]:
 def _in_force(cell: Cell, workload: Workload) -> dict[str, Any]:
     """What the built objects say of themselves, not what was asked for."""
     known = cost(
-        workload.mixer,
+        workload.mixers,
         level=cell.level,
         phase=cell.phase or "forward",
         T=cell.T,
         S=cell.S,
         B=workload.inputs[0].shape[0],
-        n_layers=max(1, sum(isinstance(part, Block) for part in workload.module.modules())),
         d_ff=cell.d_ff or 0,
         vocab_size=MODEL_VOCAB,
     )
     decodes = cell.phase in ("prefill", "decode")
-    return _read_back(cell, workload.mixer, _example(workload)) | {
+    return _read_back(cell, workload.mixers, _example(workload)) | {
         "state_bytes": state_bytes(workload.prefill()[1]) if decodes else None,
         "n_params": workload.n_params,
         "param_bytes": workload.param_bytes,
@@ -194,16 +222,25 @@ def _example(workload: Workload) -> Tensor:
     return next(iter(workload.module.parameters()), workload.inputs[0])
 
 
-def _read_back(cell: Cell, mixer: Mixer, example: Tensor) -> dict[str, Any]:
+def _read_back(cell: Cell, mixers: Sequence[Mixer], example: Tensor) -> dict[str, Any]:
+    """mixers: one per layer; the first ones are the parts of the cell's stack."""
+    found = [_built(part, mixer) for part, mixer in zip(cell.parts, mixers, strict=False)]
     return {
-        "options": {name: _plain(getattr(mixer, name, value), value) for name, value in cell.options.items()},
-        "d_model": mixer.spec.d_model,
-        "n_heads": mixer.spec.n_heads,
+        "options": flat_options(found),
+        "d_model": mixers[0].spec.d_model,
+        "n_heads": mixers[0].spec.n_heads,
         "dtype": str(example.dtype).removeprefix("torch."),
         "device": example.device.type,
         "threads": torch.get_num_threads(),
-        "extra": {str(name): str(fact) for name, fact in mixer.extra_record().items()},
+        "extra": {str(name): str(fact) for mixer in mixers for name, fact in mixer.extra_record().items()},
     }
+
+
+def _built(part: VariantUse, mixer: Mixer) -> VariantUse:
+    """The options that the mixer was built with, by its own account."""
+    return VariantUse(
+        part.name, {name: _plain(getattr(mixer, name, asked), asked) for name, asked in part.options.items()}
+    )
 
 
 def _plain(found: object, asked: object) -> object:

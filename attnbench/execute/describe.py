@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -17,7 +18,7 @@ from attnbench import options, registry
 from attnbench.catalogue import Catalogue, Described, variant_key
 from attnbench.cells import Cell
 from attnbench.errors import RequestError
-from attnbench.execute.build import MODEL_VOCAB, spec_of
+from attnbench.execute.build import MODEL_VOCAB, mixer_factory, spec_of
 from attnbench.execute.orders import Judgement
 from attnbench.measure.cost import cost
 from attnbench.mixer import Attention, Mask, Mixer, Role, Use
@@ -39,6 +40,7 @@ _ACCURACY_MODULES = (
     *("mixer", "kernels", "positions", "transformer", "train", "splits", "tasks/__init__", "tasks/draw"),
     *("execute/build", "execute/cell"),
 )
+CPP_COMPILERS = ("g++", "clang++", "c++")
 CROSS = "fused"  # the cross-attention of every encoder-decoder
 
 
@@ -93,7 +95,7 @@ def offered_by(file: str) -> dict[str, Source]:
 
 def judge(cells: Sequence[Cell], sources: Mapping[str, Source], tasks: Mapping[str, Source]) -> list[Judgement]:
     """Whether each cell of one variant can run at all, and what it costs by formula."""
-    names = {cell.variant for cell in cells} | {cell.cross for cell in cells if cell.cross}
+    names = {part.name for cell in cells for part in cell.parts} | {cell.cross for cell in cells if cell.cross}
     classes = {name: registry.load(sources[name]) for name in names}
     asked = {cell.task: registry.load(tasks[cell.task]) for cell in cells if cell.task}
     return [_judge(cell, classes, asked[cell.task] if cell.task else None) for cell in cells]
@@ -164,27 +166,27 @@ def _describe_task(use: VariantUse, tasks: Mapping[str, Source], variants: Mappi
 
 def _judge(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task] | None) -> Judgement:
     """Never raises: a variant that cannot even answer fails in its own visit, where the record says how."""
-    cls = classes[cell.variant]
     try:
-        reason = _reason(cell, cls) if task is None else _task_reason(cell, classes, task)
+        reason = _reason(cell, classes) if task is None else _task_reason(cell, classes, task)
     except Exception:
         return Judgement()
     if reason:
         return Judgement(reason)
     try:
         with torch.device("meta"):
-            mixer = cls(spec_of(cell), **cell.options)
-        sizes = {"n_layers": cell.n_layers or 1, "d_ff": cell.d_ff or 0, "vocab_size": MODEL_VOCAB}
+            mixer = mixer_factory(cell, [classes[part.name] for part in cell.parts])
+            mixers = [mixer(replace(spec_of(cell), layer=layer)) for layer in range(cell.n_layers or 1)]
+        sizes = {"d_ff": cell.d_ff or 0, "vocab_size": MODEL_VOCAB}
         known = cost(
-            mixer, level=cell.level, phase=cell.phase or "forward_backward", T=cell.T, S=cell.S, B=cell.B, **sizes
+            mixers, level=cell.level, phase=cell.phase or "forward_backward", T=cell.T, S=cell.S, B=cell.B, **sizes
         )
     except Exception:
         return Judgement()
     return Judgement(None, known.flops if known else None)
 
 
-def _reason(cell: Cell, cls: type[Mixer]) -> str | None:
-    if cell.level == "core" and not issubclass(cls, Attention):
+def _reason(cell: Cell, classes: Mapping[str, type[Mixer]]) -> str | None:
+    if cell.level == "core" and not issubclass(classes[cell.variant], Attention):
         return "has no queries and keys, so no level core"
     if cell.role == "cross" and cell.level in ("block", "model"):
         return f"level {cell.level} has no cross role of its own; use core or layer"
@@ -192,8 +194,22 @@ def _reason(cell: Cell, cls: type[Mixer]) -> str | None:
         return f"{cell.phase} needs projections; use level layer, block or model"
     if cell.level != "model" and cell.phase == "train_step":
         return "a train_step is one of a whole model; use level model"
+    if cell.compile and cell.phase in ("prefill", "decode"):
+        return "compile covers passes over whole sequences, not decoding"
+    if cell.compile and cell.device == "cpu" and not any(map(shutil.which, CPP_COMPILERS)):
+        return f"compile needs a C++ compiler, and none of {', '.join(CPP_COMPILERS)} is here"
     use = Use(cell.T, cell.S, cell.device, cell.dtype, phase=cell.phase or "forward_backward")
-    return cls.unsupported(spec_of(cell), use, **cell.options)
+    return _first_reason(cell, classes, cell.role, use)
+
+
+def _first_reason(cell: Cell, classes: Mapping[str, type[Mixer]], role: Role, use: Use) -> str | None:
+    """Why one of the cell's parts cannot serve, or None; of a stack, which layer it is."""
+    spec = replace(spec_of(cell), role=role)
+    for layer, part in enumerate(cell.parts):
+        reason = classes[part.name].unsupported(replace(spec, layer=layer), use, **part.options)
+        if reason:
+            return reason if len(cell.parts) == 1 else f"layer {layer} ({part.name}): {reason}"
+    return None
 
 
 def _task_reason(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task]) -> str | None:
@@ -201,18 +217,17 @@ def _task_reason(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task
     if cell.role not in task.roles:
         return f"the answers of {cell.task} stand in its tokens: its roles are {', '.join(task.roles)}"
     if cell.cross is None:
-        return _reason(cell, classes[cell.variant])
-    parts: tuple[tuple[str, str, Role, Mask], ...] = (
-        ("encoder", cell.variant, "bidirectional", "right"),
-        ("decoder", cell.variant, "causal", "none"),
-        ("cross-attention", cell.cross, "cross", "right"),
+        return _reason(cell, classes)
+    across = replace(cell, parts=(VariantUse(cell.cross),))
+    places: tuple[tuple[str, Cell, Role, Mask], ...] = (
+        ("encoder", cell, "bidirectional", "right"),
+        ("decoder", cell, "causal", "none"),
+        ("cross-attention", across, "cross", "right"),
     )
-    for part, name, role, mask in parts:
+    for place, filled, role, mask in places:
         use = Use(cell.T, cell.S, cell.device, cell.dtype, mask, "forward_backward")
-        chosen = cell.options if name == cell.variant and role != "cross" else {}
-        reason = classes[name].unsupported(replace(spec_of(cell), role=role), use, **chosen)
-        if reason:
-            return f"as {part}: {reason}"
+        if reason := _first_reason(filled, classes, role, use):
+            return f"as {place}: {reason}"
     return None
 
 

@@ -13,12 +13,13 @@ from attnbench.settings import Measure, TimingSettings, TrainSettings
 class Visit:
     """What a visit is sent to do: one measure of one cell, where the classes are, and the settings in force.
 
+    variants: one for each part of the cell.
     cross: the cross-attention of an encoder-decoder's decoder, where the cell has one.
     """
 
     cell: Cell
     measure: Measure
-    variant: Source
+    variants: tuple[Source, ...]
     task: Source | None
     timing: TimingSettings
     train: TrainSettings

@@ -90,5 +90,6 @@ def _seed(work: Workload) -> Tensor:
 
 def _wanted(work: Workload) -> list[Tensor]:
     """Everything that a training step wants gradients of; what a core uses of its mixer's parameters too."""
-    parts = (*work.inputs, *work.module.parameters(), *work.mixer.parameters())
+    of_mixers = (parameter for mixer in work.mixers for parameter in mixer.parameters())
+    parts = (*work.inputs, *work.module.parameters(), *of_mixers)
     return [tensor for tensor in dict.fromkeys(parts) if tensor.requires_grad]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from attnbench.catalogue import Catalogue
-from attnbench.cells import Cell, expand
+from attnbench.cells import Cell, expand, repeated
 from attnbench.errors import RequestError, did_you_mean
 from attnbench.execute.local import FreshProcesses, Job, Outcome
 from attnbench.execute.orders import Judgement, Visit
@@ -28,6 +29,7 @@ from attnbench.sweep import Sweep, read_toml, validate, wanted_tasks, wanted_var
 
 CHECK_TIMEOUT_S = 60.0
 QUESTION_TIMEOUT_S = 120.0
+COMPILE_S = 20.0  # a guess too
 FLOPS_PER_S = 2e10  # a guess at one core, to expect times by; what visits really take corrects it
 
 
@@ -62,11 +64,12 @@ class Quiet:
 
 @dataclass(frozen=True)
 class Plan:
-    """A validated request: what would run, and what cannot."""
+    """A validated request: what would run, and what cannot. repeated: points that ask again for an earlier one."""
 
     path: Path
     sweep: Sweep
     cells: tuple[Cell, ...]
+    repeated: tuple[Cell, ...]
     judgements: tuple[Judgement, ...]
     catalogue: Catalogue
     baseline: str
@@ -76,9 +79,9 @@ class Plan:
         """What a process is sent to do."""
         sources, sweep = self.catalogue, self.sweep
         task = sources.task_sources[cell.task] if cell.task else None
-        variant = sources.variant_sources[cell.variant]
+        variants = tuple(sources.variant_sources[part.name] for part in cell.parts)
         cross = sources.variant_sources[cell.cross] if cell.cross else None
-        return Visit(cell, measure, variant, task, sweep.timing, sweep.train, sweep.memory_limit, cross)
+        return Visit(cell, measure, variants, task, sweep.timing, sweep.train, sweep.memory_limit, cross)
 
     def expected_s(self, cell: Cell, measure: Measure, flops: float | None) -> float:
         """A guess at what one visit takes, from the cost formula."""
@@ -88,7 +91,23 @@ class Plan:
         if measure == "accuracy":
             return 1.0 + self.sweep.train.steps * len(self.sweep.train.lr) * call_s
         timing = self.sweep.timing
-        return 0.1 + max(timing.warmup_s, 2 * call_s) + max(timing.max_s, call_s)
+        compile_s = COMPILE_S if cell.compile else 0.0
+        return 0.1 + compile_s + max(timing.warmup_s, 2 * call_s) + max(timing.max_s, call_s)
+
+    def n_visits(self, measure: Measure) -> int:
+        """Processes for this measure of one cell."""
+        return self.sweep.timing.visits if measure == "time" else 1
+
+    def total_s(self, workers: int) -> float:
+        """A guess at what all that can run takes, with so many visits side by side where that is allowed."""
+        return sum(
+            self.n_visits(measure)
+            * self.expected_s(cell, measure, judged.flops)
+            / (1 if measure == "time" else max(1, workers // cell.threads))
+            for cell, judged in zip(self.cells, self.judgements, strict=True)
+            for measure in cell.measures
+            if judged.reason is None
+        )
 
 
 def make_plan(
@@ -115,8 +134,10 @@ def make_plan(
     sweep = validate(tables, str(path), catalogue)
     context = f"torch {package_version('torch')} on {processor()}"
     cells = tuple(expand(sweep, catalogue, context))
+    again = tuple(repeated(sweep, catalogue, context))
     judgements = _judged(processes, cells, catalogue)
-    return Plan(path, sweep, cells, judgements, catalogue, _baseline(sweep, cells, path), timeout_s or sweep.timeout)
+    baseline = _baseline(sweep, cells, path)
+    return Plan(path, sweep, cells, again, judgements, catalogue, baseline, timeout_s or sweep.timeout)
 
 
 def _judged(processes: FreshProcesses, cells: Sequence[Cell], catalogue: Catalogue) -> tuple[Judgement, ...]:
@@ -148,6 +169,7 @@ def run(
     workers: int | None = None,
     retry: Collection[str] = (),
     fail_fast: bool = False,
+    budget_s: float | None = None,
     start_method: str | None = None,
     listener: Listener | None = None,
 ) -> Run:
@@ -156,8 +178,8 @@ def run(
     overrides: `KEY=VALUE` strings as for --set. resume: work only on what an earlier run of this folder left.
     timeout_s: seconds for each visit, instead of the file's. workers: visits side by side where that is allowed,
     default the number of usable cores. retry: statuses that a resumed run tries again. fail_fast: stop at the first
-    cell that goes wrong; what is left stays pending. Raises RequestError before anything runs when the request is
-    wrong.
+    cell that goes wrong; budget_s: begin no visit after so many seconds; either leaves the rest pending.
+    Raises RequestError before anything runs when the request is wrong.
     """
     path, overrides, plugins = Path(sweep), list(overrides), list(plugins)
     tables = read_toml(path, overrides)
@@ -166,8 +188,8 @@ def run(
         asked = {"overrides": overrides, "plugins": [Path(plugin).name for plugin in plugins]}
         folder = _open(plan, out, asked, resume=resume, overwrite=overwrite)
         try:
-            options = (workers or usable_cores(), listener or Quiet(), retry, fail_fast)
-            _Work(plan, folder, processes, *options).do()
+            conduct = Conduct(workers or usable_cores(), retry, fail_fast, math.inf if budget_s is None else budget_s)
+            _Work(plan, folder, processes, conduct, listener or Quiet()).do()
         finally:
             folder.close()
     return Run(folder.path)
@@ -180,6 +202,16 @@ def answer(outcome: Outcome) -> Any:
     return outcome.value
 
 
+@dataclass(frozen=True)
+class Conduct:
+    """How a run goes about its visits. The arguments of `run` that are named so; budget_s is infinite without one."""
+
+    workers: int
+    retry: Collection[str]
+    fail_fast: bool
+    budget_s: float
+
+
 class _Work:
     """The visits of one run."""
 
@@ -188,15 +220,14 @@ class _Work:
         plan: Plan,
         folder: RunFolder,
         processes: FreshProcesses,
-        workers: int,
+        conduct: Conduct,
         listener: Listener,
-        retry: Collection[str],
-        fail_fast: bool,
     ) -> None:
-        self.plan, self.folder, self.processes, self.workers, self.listener = plan, folder, processes, workers, listener
+        self.plan, self.folder, self.processes, self.listener = plan, folder, processes, listener
+        self.workers, self.fail_fast, self.failed = conduct.workers, conduct.fail_fast, False
+        self.deadline_s = time.monotonic() + conduct.budget_s
         records, _ = read_records(folder.path)
-        self.left = visits_left(records, self._wanted(), retry)
-        self.fail_fast, self.stop = fail_fast, False
+        self.left = visits_left(records, self._wanted(), conduct.retry)
         self.flops = {cell.id: judged.flops for cell, judged in zip(plan.cells, plan.judgements, strict=True)}
 
     def do(self) -> None:
@@ -212,11 +243,8 @@ class _Work:
 
     def _wanted(self) -> dict[tuple[str, Measure], int]:
         """How many visits each cell and measure is to have."""
-        visits = self.plan.sweep.timing.visits
         return {
-            (cell.id, measure): visits if measure == "time" else 1
-            for cell in self.plan.cells
-            for measure in cell.measures
+            (cell.id, measure): self.plan.n_visits(measure) for cell in self.plan.cells for measure in cell.measures
         }
 
     def _pending(self) -> list[tuple[Cell, Measure]]:
@@ -235,36 +263,34 @@ class _Work:
 
     def _check(self) -> None:
         """Try each variant's promises once per options, role and dtype; a broken one settles all cells of its group."""
-        groups: dict[str, list[Cell]] = {}
-        for cell, _ in self._pending():
-            groups.setdefault(_check_key(cell), []).append(cell)
-        jobs = [self._check_job(cells) for cells in groups.values()]
+        groups: dict[str, list[tuple[Cell, int]]] = {}
+        for cell in {cell.id: cell for cell, _ in self._pending()}.values():
+            for part in range(len(cell.parts)):
+                groups.setdefault(_check_key(cell, part), []).append((cell, part))
+        jobs = [self._check_job(members) for members in groups.values()]
         for job, outcome in self.processes.run(jobs, self.workers):
             status, reason = _verdict(outcome)
-            for cell in job.tag if status else ():
-                self._settle(cell, status, reason, outcome)
+            for cell, part in job.tag if status else ():
+                where = f"{cell.parts[part].name}: " if len(cell.parts) > 1 else ""
+                self._settle(cell, status, f"{where}{reason}", outcome)
 
-    def _check_job(self, cells: Sequence[Cell]) -> Job:
-        smallest = min(cells, key=lambda cell: (cell.d_model, cell.n_heads))
-        lengths = {length for cell in cells for length in (cell.T, cell.S)}
-        source = self.plan.catalogue.variant_sources[smallest.variant]
-        arguments = (smallest, source, lengths)
-        return Job(
-            "attnbench.execute.cell:check",
-            arguments,
-            CHECK_TIMEOUT_S,
-            tag=list({cell.id: cell for cell in cells}.values()),
-        )
+    def _check_job(self, members: Sequence[tuple[Cell, int]]) -> Job:
+        """members: cells, each with the part of its stack that is to be checked, the same for all."""
+        smallest, part = min(members, key=lambda member: (member[0].d_model, member[0].n_heads))
+        lengths = {length for cell, _ in members for length in (cell.T, cell.S)}
+        source = self.plan.catalogue.variant_sources[smallest.parts[part].name]
+        arguments = (smallest, part, source, lengths)
+        return Job("attnbench.execute.cell:check", arguments, CHECK_TIMEOUT_S, tag=members)
 
     def _visit(self, pairs: list[tuple[Cell, Measure]], at_once: int) -> None:
         jobs = (
             Job("attnbench.execute.cell:visit", (self.plan.order(cell, measure),), self.plan.timeout_s, (cell, measure))
             for cell, measure in _in_rounds(pairs)
-            if self.left[cell.id, measure] and not self.stop  # an earlier visit may have gone wrong
+            if self.left[cell.id, measure] and not self._over  # an earlier visit may have gone wrong
         )
         for job, outcome in self.processes.run(jobs, at_once):
             cell, measure = job.tag
-            if self.stop:
+            if self.failed:
                 return  # visits side by side with the one that went wrong stay pending
             self._record(cell, measure, _measured(outcome), outcome)
 
@@ -280,9 +306,14 @@ class _Work:
         before = self.left[cell.id, measure]
         self.left[cell.id, measure] = before - 1 if fields["status"] == "ok" else 0
         n_visits = before - self.left[cell.id, measure]
-        self.stop = self.stop or (self.fail_fast and fields["status"] not in AS_ASKED)
+        self.failed = self.failed or (self.fail_fast and fields["status"] not in AS_ASKED)
         took_s, detail = (outcome.seconds * self._share(measure), outcome.detail) if outcome else (0.0, None)
         self.listener.ended(cell, record, n_visits, took_s, n_visits * self._expected_s(cell, measure), detail)
+
+    @property
+    def _over(self) -> bool:
+        """Whether no further visit may begin."""
+        return self.failed or time.monotonic() >= self.deadline_s
 
     def _expected_s(self, cell: Cell, measure: Measure) -> float:
         return self.plan.expected_s(cell, measure, self.flops[cell.id]) * self._share(measure)
@@ -292,8 +323,9 @@ class _Work:
         return 1.0 if measure == "time" else 1.0 / self.workers
 
 
-def _check_key(cell: Cell) -> str:
-    key = [cell.variant, cell.options, cell.mixer_roles, cell.dtype, cell.device]
+def _check_key(cell: Cell, part: int) -> str:
+    use = cell.parts[part]
+    key = [use.name, use.options, cell.mixer_roles, cell.dtype, cell.device]
     return json.dumps(key, sort_keys=True, default=str)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnbench.mixer import Mixer
@@ -27,32 +28,32 @@ class Cost:
 
 
 def cost(
-    mixer: Mixer,
+    mixers: Sequence[Mixer],
     *,
     level: str,
     phase: str,
     T: int,
     S: int,
     B: int,
-    n_layers: int = 1,
     d_ff: int = 0,
     vocab_size: int = 0,
 ) -> Cost | None:
-    """The cost of one call, or None ("not available") when the variant gives no formula.
+    """The cost of one call, or None ("not available") when one of the mixers gives no formula.
 
+    mixers: one per layer; B, T, S, d_ff, vocab_size: the sizes around them.
     A backward pass costs twice its forward, once for the inputs and once for the weights; the core's own factor
     (`Flops.backward`) holds for what is executed. forward_backward is their sum, and so is train_step: an optimiser
     multiplies no matrices. No formula says yet what one step of decoding costs.
     """
-    one = mixer.flops(T, S)
-    if one is None or phase == "decode":
+    told = [mixer.flops(T, S) for mixer in mixers]
+    layers = [one for one in told if one is not None]
+    if len(layers) < len(told) or phase == "decode":
         return None
-    d_model = mixer.spec.d_model
-    around = 0.0 if level == "core" else one.projection
-    around += 4.0 * T * d_model * d_ff if level in ("block", "model") else 0.0
-    head = 2.0 * T * d_model * vocab_size if level == "model" else 0.0
+    d_model = mixers[0].spec.d_model
+    around = 0.0 if level == "core" else sum(one.projection for one in layers)
+    around += len(layers) * 4.0 * T * d_model * d_ff if level in ("block", "model") else 0.0
+    around += 2.0 * T * d_model * vocab_size if level == "model" else 0.0
     forward, backward = _PASSES[phase]
-    visible = (n_layers * (one.core + around) + head) * (forward + 2.0 * backward)
-    core = one.executed * (forward + one.backward * backward)
-    executed = n_layers * core + (n_layers * around + head) * (forward + 2.0 * backward)
-    return Cost(flops=B * visible, executed=B * executed)
+    visible = (sum(one.core for one in layers) + around) * (forward + 2.0 * backward)
+    core = sum(one.executed * (forward + one.backward * backward) for one in layers)
+    return Cost(flops=B * visible, executed=B * (core + around * (forward + 2.0 * backward)))

@@ -69,6 +69,8 @@ def setting(name: str, value: object) -> str:
     """One setting as people say it: "causal", "float32", "2 threads", "B=1"; "" for one that does not apply."""
     if value is None:
         return ""
+    if name == "compile":
+        return "compiled" if value else ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if name == "threads":
