@@ -1,10 +1,11 @@
-"""Rows of cells.jsonl and records.jsonl by hand, and a run folder made of them."""
+"""Cells and rows of cells.jsonl and records.jsonl by hand, and a run folder made of them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from attnbench.cells import Cell
 from attnbench.records import RunFolder
 
 CELL = {
@@ -37,6 +38,13 @@ CELL = {
 
 def cell(name: str, **more: Any) -> dict[str, Any]:
     return CELL | {"cell": name} | more
+
+
+def tiny_cell(**changes: Any) -> Cell:
+    """A cell of a small mixer of the test's own."""
+    sizes = {"T": 12, "S": 12, "max_T": 12, "B": 3, "d_model": 8, "n_heads": 2}
+    fields = CELL | {"variant": "dense", "label": "", "options": {}, "measures": ("time",), "digest": ""} | sizes
+    return Cell(**fields | changes)
 
 
 def record(name: str, measure: str = "time", status: str = "ok", **more: Any) -> dict[str, Any]:

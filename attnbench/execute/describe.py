@@ -224,12 +224,9 @@ def _role_reason(cls: type[Mixer], role: Any) -> str | None:
 
 
 def _class_files(cls: type) -> list[Path]:
-    """The files that define a class and those of its bases that are neither ours nor torch's."""
+    """The files that define a class and its bases, but for torch's and Python's own."""
     modules = {owner.__module__ for owner in cls.__mro__}
-    strangers = [
-        name for name in modules if name.partition(".")[0] not in ("torch", "builtins", "abc", "attnbench", "typing")
-    ]
-    own = {cls.__module__, *strangers}
+    own = [name for name in modules if name.partition(".")[0] not in ("torch", "builtins", "abc", "typing")]
     return sorted(Path(file) for name in own if (file := getattr(sys.modules.get(name), "__file__", None)))
 
 
