@@ -125,7 +125,7 @@ def row(name: str) -> dict[str, typing.Any]:
 def judged(name: str, role: Role, **changes: object) -> str | None:
     """Why a cell in this role is unsupported."""
     sizes = {"T": SIZE, "S": SIZE, "max_T": SIZE, "d_model": SIZE, "n_heads": 4, "role": role, "variant": name}
-    (answer,) = judge([tiny_cell(**sizes | changes)], SOURCES, {})
+    (answer,) = judge([tiny_cell(**sizes | changes)], SOURCES, registry.installed(registry.TASKS))
     return answer.reason
 
 
@@ -180,3 +180,12 @@ def test_half_precision_on_a_cpu_runs_or_has_a_reason(name, role, dtype):
     found = values_and_gradients(lambda: mixer(x, **taken(mixer, x, dtype=kind)), [x, *mixer.parameters()])
     assert {part.dtype for part in found} == {kind}
     assert all(part.isfinite().all() for part in found)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_training_in_float16_is_refused_whatever_the_variant(name):
+    told = "in float16 gradients and AdamW's epsilon underflow"
+    for changes in ({"phase": "train_step"}, {"phase": None, "task": "copy", "task_options": {}}):
+        sizes = {"level": "model", "n_layers": 1, "d_ff": 8, "positions": "none"} | changes
+        assert judged(name, "causal", dtype="float16", **sizes).startswith(told)
+        assert judged(name, "causal", dtype="bfloat16", **sizes) is None

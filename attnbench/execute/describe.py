@@ -166,7 +166,7 @@ def _judge(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task] | No
     """Never raises: a variant that cannot even answer fails in its own visit, where the record says how."""
     cls = classes[cell.variant]
     try:
-        reason = _reason(cell, cls) if task is None else _task_reason(cell, classes, task)
+        reason = _training_reason(cell) or (_reason(cell, cls) if task is None else _task_reason(cell, classes, task))
     except Exception:
         return Judgement()
     if reason:
@@ -181,6 +181,13 @@ def _judge(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task] | No
     except Exception:
         return Judgement()
     return Judgement(None, known.flops if known else None)
+
+
+def _training_reason(cell: Cell) -> str | None:
+    """Why no weights could be trained, whatever the variant."""
+    if cell.dtype == "float16" and (cell.task or cell.phase == "train_step"):
+        return "in float16 gradients and AdamW's epsilon underflow to 0, and no loss is scaled; use bfloat16 or float32"
+    return None
 
 
 def _reason(cell: Cell, cls: type[Mixer]) -> str | None:
