@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
 from annotated_types import Ge
@@ -31,6 +31,8 @@ __all__ = [
     "Spec",
     "State",
     "Use",
+    "check_count",
+    "check_name",
     "visible_pairs",
 ]
 
@@ -50,8 +52,8 @@ class Spec:
 
     def __post_init__(self) -> None:
         for field in ("d_model", "n_heads", "max_T"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+            check_count(field, getattr(self, field))
+        check_name("role", self.role, get_args(Role))
         if self.d_model % self.n_heads:
             raise ValueError(f"d_model must be divisible by n_heads, got {self.d_model} and {self.n_heads}")
 
@@ -171,6 +173,19 @@ class Mixer(nn.Module):
         """Facts about what really ran (a kernel's backend) that belong in the record; names are free."""
         return {}
 
+    def _check_inputs(self, x: Tensor, context: Tensor | None, key_mask: Tensor | None) -> None:
+        """Raise ValueError unless shapes are those of `forward`: nothing is broadcast, and nothing ignored."""
+        self._check_context(context)
+        keys, d_model = x if context is None else context, self.spec.d_model
+        for name, T, given in (("x", "T", x), ("context", "S", keys)):
+            if given.ndim != 3 or given.shape[-1] != d_model:
+                raise ValueError(f"{name} must be (B, {T}, d_model = {d_model}), got {tuple(given.shape)}")
+        if keys.shape[0] != x.shape[0]:
+            raise ValueError(f"x and context must have one B, got {x.shape[0]} and {keys.shape[0]}")
+        if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != keys.shape[:2]):
+            got = f"{str(key_mask.dtype).removeprefix('torch.')} {tuple(key_mask.shape)}"
+            raise ValueError(f"key_mask must be bool {tuple(keys.shape[:2])}, True where a key is real, got {got}")
+
     def _check_context(self, context: Tensor | None) -> None:
         if (context is None) == (self.spec.role == "cross"):
             wanted = "needs a context" if context is None else "takes no context"
@@ -198,6 +213,9 @@ class Attention(Mixer):
     ) -> None:
         super().__init__(spec)
         H, d_model = spec.n_heads, spec.d_model
+        for name, value in (("n_kv_heads", n_kv_heads), ("d_k", d_k), ("d_v", d_v)):
+            if value is not None:
+                check_count(name, value)
         self.n_kv_heads = n_kv_heads or H
         if H % self.n_kv_heads:
             raise ValueError(f"n_heads must be divisible by n_kv_heads, got {H} and {self.n_kv_heads}")
@@ -229,7 +247,7 @@ class Attention(Mixer):
 
     def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Project, attend, merge. Shapes as in `Mixer.forward`."""
-        self._check_context(context)
+        self._check_inputs(x, context, key_mask)
         q, k, v, *extra = self.project(x, x if context is None else context)
         return self.merge(self.attend(q, k, v, *extra, key_mask=key_mask))
 
@@ -237,7 +255,7 @@ class Attention(Mixer):
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """Attend over the prompt and keep its keys and values in a cache preallocated to max_T."""
-        self._check_context(context)
+        self._check_inputs(x, context, key_mask)
         q, k, v, *extra = self.project(x, x if context is None else context)
         if extra:
             raise NotImplementedError(f"{type(self).__name__} projects more than q, k, v: it must define prefill, step")
@@ -295,6 +313,20 @@ class Attention(Mixer):
     def _one_per_group(self, kv: Tensor) -> Tensor:
         """The inverse of `_per_head`: (B, H, S, D) -> (B, G, S, D)."""
         return kv[:, :: self.spec.n_heads // self.n_kv_heads]
+
+
+def check_count(name: str, value: float, at_least: int = 1) -> None:
+    """Raise ValueError, with the name, unless `value` is a whole number of at least `at_least`."""
+    if not hasattr(value, "__index__"):  # numpy's whole numbers have it too
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    if value < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, got {value}")
+
+
+def check_name(name: str, value: object, known: tuple[str, ...]) -> None:
+    """Raise ValueError, with what was expected, unless `value` is one of `known`."""
+    if value not in known:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
 
 
 def visible_pairs(T: int, S: int, role: Role) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 from torch import Tensor, nn
 
-from attnbench.mixer import PositionKind
+from attnbench.mixer import PositionKind, check_name
 
 
 def sinusoidal(T: int, d_model: int) -> Tensor:
@@ -21,13 +23,14 @@ def sinusoidal(T: int, d_model: int) -> Tensor:
 class Positions(nn.Module):
     """Adds a position embedding to x (B, T, d_model); `start` is the position of x's first token.
 
-    Raises ValueError when a position reaches max_T: never wrapped, never clamped.
+    Raises ValueError when a position reaches max_T, never wrapped, never clamped, and for an unknown kind.
     """
 
     table: Tensor
 
     def __init__(self, kind: PositionKind, max_T: int, d_model: int, std: float = 0.02) -> None:
         super().__init__()
+        check_name("positions", kind, get_args(PositionKind))
         self.kind, self.max_T = kind, max_T
         if kind == "learned":
             self.table = nn.Parameter(torch.randn(max_T, d_model) * std)

@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 from torch import Tensor, nn
 
-from attnbench.mixer import Mixer, PositionKind, Role, Spec, State
+from attnbench.mixer import Mixer, PositionKind, Role, Spec, State, check_count, check_name
 from attnbench.positions import Positions
 from attnbench.settings import most_positions
 
@@ -39,6 +39,7 @@ class Block(nn.Module):
 
     def __init__(self, mixer: Mixer, *, d_ff: int, cross: Mixer | None = None) -> None:
         super().__init__()
+        check_count("d_ff", d_ff, at_least=0)
         d_model = mixer.spec.d_model
         self.norm_mixer, self.mixer = nn.LayerNorm(d_model), mixer
         self.norm_cross = None if cross is None else nn.LayerNorm(d_model)
@@ -96,6 +97,9 @@ class Shape:
     n_layers: int
     max_T: int
     d_ff: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("n_layers", self.n_layers)
 
     def blocks(self, role: Role, mixer: MixerFactory, cross: MixerFactory | None = None) -> nn.ModuleList:
         """n_layers blocks; the factories see each layer's own Spec."""
@@ -200,6 +204,7 @@ class TokenEmbedding(nn.Module):
 
     def __init__(self, vocab_size: int, shape: Shape, positions: PositionKind, std: float) -> None:
         super().__init__()
+        check_count("vocab_size", vocab_size)
         self.tokens = nn.Embedding(vocab_size, shape.d_model)
         nn.init.normal_(self.tokens.weight, std=std)
         self.positions = Positions(positions, shape.max_T, shape.d_model, std)
@@ -215,6 +220,7 @@ class LanguageModel(nn.Module):
 
     Example: `LanguageModel(vocab_size=64, d_model=64, n_heads=4, n_layers=2, max_T=128, mixer=MyAttention)`.
     positions: None takes what the mixers ask for.
+    Raises ValueError for a size or a name that cannot be.
     """
 
     def __init__(
@@ -234,9 +240,11 @@ class LanguageModel(nn.Module):
         super().__init__()
         if role == "cross":
             raise ValueError("a language model is causal or bidirectional; cross needs EncoderDecoder")
+        check_name("role", role, ("causal", "bidirectional"))
         shape = Shape(d_model, n_heads, n_layers, max_T, d_ff)
         self.stack: Encoder | Decoder = Decoder(shape, mixer) if role == "causal" else Encoder(shape, mixer)
-        self.embedding = TokenEmbedding(vocab_size, shape, positions or self.stack.wanted_positions, embedding_std)
+        kind = self.stack.wanted_positions if positions is None else positions
+        self.embedding = TokenEmbedding(vocab_size, shape, kind, embedding_std)
         self.head = nn.Linear(d_model, vocab_size, bias=False)
 
     def hidden(self, tokens: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
@@ -275,6 +283,7 @@ class EncoderDecoder(nn.Module):
 
     mixer: self-mixing of encoder and decoder; encoder_mixer, when given, replaces it in the encoder.
     cross: the decoder's attention over the encoder's output.
+    Raises ValueError for a size or a name that cannot be, and where source and target differ in B.
     """
 
     def __init__(
@@ -296,7 +305,8 @@ class EncoderDecoder(nn.Module):
         shape = Shape(d_model, n_heads, n_layers, max_T, d_ff)
         self.encoder = Encoder(shape, encoder_mixer or mixer)
         self.decoder = Decoder(shape, mixer, cross)
-        kinds = [positions or stack.wanted_positions for stack in (self.encoder, self.decoder)]
+        stacks = self.encoder, self.decoder
+        kinds = [stack.wanted_positions if positions is None else positions for stack in stacks]
         self.source = TokenEmbedding(vocab_size, shape, kinds[0], embedding_std)
         self.target = TokenEmbedding(vocab_size, shape, kinds[1], embedding_std)
         self.head = nn.Linear(d_model, vocab_size, bias=False)
@@ -306,6 +316,8 @@ class EncoderDecoder(nn.Module):
 
         source_mask: (B, S), True where a source token is real; padded ones change no output.
         """
+        if source.shape[0] != target.shape[0]:
+            raise ValueError(f"source and target must have one B, got {source.shape[0]} and {target.shape[0]}")
         context = self.encoder(self.source(source), key_mask=source_mask)
         y: Tensor = self.decoder(self.target(target), context=context, context_mask=source_mask)
         return y

@@ -1,11 +1,13 @@
-"""Rows of cells.jsonl and records.jsonl by hand, and a run folder made of them."""
+"""Cells and rows of cells.jsonl and records.jsonl by hand, and a run folder made of them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from attnbench.cells import Cell
 from attnbench.records import RunFolder
+from attnbench.sweep import VariantUse
 
 CELL = {
     "variant": "full",
@@ -27,6 +29,7 @@ CELL = {
     "dtype": "float32",
     "device": "cpu",
     "threads": 1,
+    "compile": False,
     "task": None,
     "task_options": None,
     "seed": 0,
@@ -37,6 +40,14 @@ CELL = {
 
 def cell(name: str, **more: Any) -> dict[str, Any]:
     return CELL | {"cell": name} | more
+
+
+def tiny_cell(**changes: Any) -> Cell:
+    """A cell of a small mixer of the test's own."""
+    sizes = {"T": 12, "S": 12, "max_T": 12, "B": 3, "d_model": 8, "n_heads": 2}
+    parts = {"parts": (VariantUse("dense"),), "label": "", "measures": ("time",), "digest": ""}
+    settings = {key: value for key, value in CELL.items() if key not in ("variant", "options")}
+    return Cell(**settings | parts | sizes | changes)
 
 
 def record(name: str, measure: str = "time", status: str = "ok", **more: Any) -> dict[str, Any]:

@@ -74,6 +74,23 @@ def test_a_median_of_several_cells_says_of_how_many_and_what_tells_them_apart():
     assert "Cells: d_model == 8" in notes(alone)
 
 
+def test_no_line_joins_and_no_median_mixes_numbers_of_threads_or_devices():
+    both = frame([timed("a", T, 8, T / n, threads=n) for n in (1, 2) for T in (64, 128)])
+    one_each = frame([timed("a", T, 8, T / n, threads=n) for n, T in ((1, 64), (2, 128))])
+    for cells in (both, one_each):
+        with pytest.raises(RequestError, match=r"threads: cells of one line differ in it \(1, 2\); choose"):
+            chosen.figure(cells, x="T", y="time_s")
+        with pytest.raises(RequestError, match="threads: "):
+            chosen.table(cells, rows="variant", columns="T", value="time_s")
+    assert series(chosen.figure(both, x="T", y="time_s", where="threads == 2")) == {"a": [[64, 32], [128, 64]]}
+    assert legend(chosen.figure(both, x="T", y="time_s", hue="threads")) == ["threads = 1", "threads = 2"]
+    assert panels(chosen.figure(both, x="T", y="time_s", facet="threads")) == ["threads = 1", "threads = 2"]
+    assert series(chosen.figure(both, x="threads", y="time_s", where="T == 64")) == {"a": [[1, 64], [2, 32]]}
+    devices = frame([timed("a", 64, 8, 1.0, device=device) for device in ("cpu", "cuda")])
+    with pytest.raises(RequestError, match=r"device: .* \(cpu, cuda\)"):
+        chosen.figure(devices, x="T", y="time_s")
+
+
 def test_options_of_a_variant_are_different_variants():
     rows = [timed(f"window[window={w}]", T, 8, w * T / 1e6) for w in (16, 64) for T in (64, 128)]
     assert legend(chosen.figure(frame(rows), x="T", y="time_s")) == ["window[window=16]", "window[window=64]"]

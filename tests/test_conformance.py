@@ -160,7 +160,7 @@ def test_a_crash_is_reported_with_its_type_message_and_line_of_the_plugin():
 
 def test_a_crash_inside_torch_is_traced_to_the_line_that_called_it():
     try:
-        Exact(attnbench.Spec(8, 2, 16))(torch.zeros(1, 3, 7))
+        Exact(attnbench.Spec(8, 2, 16))(torch.zeros(1, 3, 8).double())
     except RuntimeError as error:
         described = describe_error(error)
     assert "test_conformance.py" in described  # the innermost frame outside attnbench and torch

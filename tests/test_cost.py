@@ -2,15 +2,14 @@
 
 import pytest
 import torch
+from run_rows import tiny_cell as cell
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnbench.cells import Cell
 from attnbench.execute.build import MODEL_VOCAB, build_module, build_workload
 from attnbench.execute.cell import _in_force
 from attnbench.execute.phases import phase_call
 from attnbench.measure.cost import cost
 from attnbench.mixer import Attention, Flops, Mixer, visible_pairs
-from attnbench.sweep import VariantUse
 
 
 class Dense(Attention):
@@ -32,34 +31,6 @@ class Dense(Attention):
 class Untold(Mixer):
     def forward(self, x, *, context=None, key_mask=None):
         return x
-
-
-def cell(**changes):
-    fields = {
-        "parts": (VariantUse("dense"),),
-        "role": "causal",
-        "level": "layer",
-        "phase": "forward",
-        "T": 12,
-        "S": 12,
-        "B": 3,
-        "d_model": 8,
-        "n_heads": 2,
-        "max_T": 12,
-        "n_layers": None,
-        "d_ff": None,
-        "embedding_std": None,
-        "positions": None,
-        "dtype": "float32",
-        "device": "cpu",
-        "threads": 1,
-        "compile": False,
-        "task": None,
-        "task_options": None,
-        "seed": 0,
-        "measures": ("time",),
-    }
-    return Cell(**fields | changes)
 
 
 LEVELS = {

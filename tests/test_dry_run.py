@@ -1,7 +1,7 @@
 """What `run --dry-run` says before anything is spent."""
 
 import pytest
-from test_cost import cell
+from run_rows import tiny_cell as cell
 
 from attnbench.dry_run import changes, repeats
 

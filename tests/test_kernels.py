@@ -28,6 +28,14 @@ def test_matrix_recurrence_equals_token_by_token(T, chunk, B, H, d_k, d_v):
     assert_equal(fast, slow, 1e-12)
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 3, 64])
+def test_a_matrix_recurrence_in_numbers(chunk):
+    one, v = torch.ones(1, 1, 3, 1), torch.tensor([1.0, 2.0, 4.0]).view(1, 1, 3, 1)
+    y, last = matrix_recurrence(one, one, v, torch.zeros(1, 1, 1, 1), chunk=chunk)
+    assert y.flatten().tolist() == [1, 3, 7]
+    assert last.item() == 7
+
+
 def test_matrix_recurrence_goes_on_from_its_own_state():
     q, k, v, state = (
         noise(2, 3, 23, 4),

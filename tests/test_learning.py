@@ -81,6 +81,11 @@ def test_attention_learns_and_what_mixes_nothing_stays_at_the_floor(name):
     assert attention.fingerprint == nothing.fingerprint
 
 
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn"])
+def test_recurrences_take_time_for_time_and_learn_what_was_some_steps_ago(name):
+    assert learn(TASKS["distance"], variant(name)).accuracy > 0.9
+
+
 def test_attention_and_lstm_reverse_strings_by_cross_attention():
     assert reverse(variant("fused"), "learned").accuracy > 0.9
     assert reverse(variant("lstm"), "none").accuracy > 0.9

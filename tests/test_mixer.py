@@ -32,6 +32,8 @@ def plain(role="causal", max_T=20, **options):
         ((8, 0, 8), "n_heads must be at least 1, got 0"),
         ((8, 2, 0), "max_T must be at least 1, got 0"),
         ((8, 3, 8), "d_model must be divisible by n_heads, got 8 and 3"),
+        ((8, 2, 8.5), "max_T must be a whole number, got 8.5"),
+        ((8, 2, 8, "casual"), "role must be 'causal' or 'bidirectional' or 'cross', got 'casual'"),
     ],
 )
 def test_a_place_that_cannot_be_is_refused(sizes, message):
@@ -153,6 +155,31 @@ def test_a_context_is_given_where_it_is_read_and_nowhere_else(role, context, mes
     for call in (mixer, mixer.prefill):
         with pytest.raises(ValueError, match=message):
             call(x, context=x if context else None)
+
+
+@pytest.mark.parametrize("option", ["n_kv_heads", "d_k", "d_v"])
+@pytest.mark.parametrize(("value", "message"), [(0, "at least 1, got 0"), (-1, "at least 1"), (2.5, "a whole number")])
+def test_no_width_is_taken_for_the_default(option, value, message):
+    with pytest.raises(ValueError, match=f"{option} must be {message}"):
+        plain(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (((5, 12), None), "x must be \\(B, T, d_model = 12\\), got \\(5, 12\\)"),
+        (((2, 5, 11), None), "x must be .*, got \\(2, 5, 11\\)"),
+        (((2, 12), (2, 5, 12)), "x must be .*, got \\(2, 12\\)"),
+        (((2, 5, 12), (2, 12)), "context must be \\(B, S, d_model = 12\\), got \\(2, 12\\)"),
+        (((2, 5, 12), (1, 7, 12)), "x and context must have one B, got 2 and 1"),
+    ],
+)
+def test_inputs_of_another_shape_are_refused_and_never_broadcast(sizes, message):
+    x, context = (None if size is None else noise(*size) for size in sizes)
+    mixer = plain("causal" if context is None else "cross")
+    for call in (mixer, mixer.prefill):
+        with pytest.raises(ValueError, match=message):
+            call(x, context=context)
 
 
 def test_a_mixer_names_what_it_lacks():

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from test_cost import Dense, cell
+from run_rows import tiny_cell as cell
+from test_cost import Dense
 
 from attnbench.execute.build import build_module, build_workload
 from attnbench.execute.phases import phase_call, state_bytes

@@ -45,6 +45,11 @@ def test_the_product_of_two_positions_depends_on_their_distance_only(t, offset, 
     assert (table[t] @ table[t + offset]).item() == pytest.approx((table[0] @ table[offset]).item(), abs=1e-5)
 
 
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(ValueError, match="positions must be 'learned' or 'sinusoidal' or 'none', got 'rotary'"):
+        Positions("rotary", 8, 4)
+
+
 @pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
 def test_a_single_token_gets_the_first_position(kind):
     positions, x = Positions(kind, 1, 5), torch.zeros(2, 1, 5)

@@ -1,7 +1,7 @@
 """What a run says while it goes on."""
 
 import pytest
-from test_cost import cell
+from run_rows import tiny_cell as cell
 
 from attnbench.progress import ShownProgress, TimeLeft, duration, title
 

@@ -6,7 +6,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -189,8 +191,14 @@ def test_resume_makes_each_visit_once_and_a_bigger_sweep_only_what_is_new(tmp_pa
     attnbench.run(sweep, out=run, resume=True)
     assert len(records(run)) == 8
     wider = write_sweep(tmp_path, '[[grid]]\nseed = [0, 1]\nT = [8.0, 12, 16]\nvariant = ["full", "fused"]\n')
+    before = attnbench.read(run).set_index("cell")["time_s"].to_dict()
     made = attnbench.run(wider, out=run, resume=True)
     assert len(records(run)) == 12
+    reordered = write_sweep(tmp_path, '[[grid]]\nT = [16, 12.0, 8]\nvariant = ["fused", "full"]\nseed = [1.0, 0]\n')
+    assert attnbench.run(reordered, out=run, resume=True).counts == {"ok": 12}
+    assert len(records(run)) == 12
+    after = attnbench.read(run).set_index("cell")["time_s"].to_dict()
+    assert {name: after[name] for name in before} == before
     assert len({(r["cell"], r["measure"]) for r in records(run)}) == 12
     assert made.counts == {"ok": 12}
 
@@ -237,6 +245,46 @@ def test_runs_that_start_together_have_folders_of_their_own(tmp_path, monkeypatc
     monkeypatch.setattr(runner.time, "strftime", lambda _: "20260101-000000")
     sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = 8\n')
     assert [attnbench.run(sweep).path.name for _ in range(2)] == ["sweep-20260101-000000", "sweep-20260101-000000-2"]
+
+
+def at_once(calls):
+    """What calls give, each made in a thread of its own and all at the same moment; an error is its result."""
+    start = threading.Barrier(len(calls))
+
+    def made(call):
+        start.wait()
+        try:
+            return call()
+        except RequestError as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(made, calls))
+
+
+UNSUPPORTED = '[[grid]]\nvariant = "lstm"\nlevel = "core"\nT = [8, 12]\n'  # settled without a visit
+
+
+def test_eight_runs_at_the_same_moment_have_eight_whole_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runner.time, "strftime", lambda _: "20260101-000000")
+    main, sweep = sys.modules["__main__"], write_sweep(tmp_path, UNSUPPORTED)
+    runs = at_once([lambda: attnbench.run(sweep)] * 8)
+    assert len({run.path for run in runs}) == 8
+    for run in runs:
+        assert run.counts == {"unsupported": 2}
+        assert {file.name for file in run.path.iterdir()} >= {"sweep.toml", "cells.jsonl", "environment.json"}
+        assert len(records(run.path)) == 2
+    assert sys.modules["__main__"] is main
+
+
+def test_of_two_runs_into_one_folder_one_is_refused(tmp_path):
+    sweep = write_sweep(tmp_path, UNSUPPORTED)
+    runs = at_once([lambda: attnbench.run(sweep, out=tmp_path / "run")] * 2)
+    made, refused = sorted(runs, key=lambda run: isinstance(run, RequestError))
+    assert made.counts == {"unsupported": 2}
+    assert re.search("another run is writing|holds a run of this sweep already", str(refused))
+    assert len(records(tmp_path / "run")) == 2
 
 
 def test_order_of_cells_does_not_move_a_peak(tmp_path):

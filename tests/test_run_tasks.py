@@ -1,6 +1,7 @@
 """Whole runs on tasks: sequence to sequence, tasks of plugin files, and what is refused before anything runs."""
 
 import re
+import sys
 
 import pytest
 from runs import PLUGINS, write_sweep
@@ -130,6 +131,15 @@ def test_a_missing_task_is_told_with_the_plugin_that_does_not_load(tmp_path, pro
 def test_options_that_do_not_go_together_are_told_before_anything_runs(task, options, told):
     use = VariantUse(task, options)
     assert told in str(catalogue([], [use], []).tasks[variant_key(task, options)].error)
+
+
+def test_what_a_task_inherits_is_part_of_what_decides_a_cell(monkeypatch):
+    def digest():
+        return catalogue([], [VariantUse("copy")], []).tasks[variant_key("copy", {})].digest
+
+    before = digest()
+    monkeypatch.setattr(sys.modules["attnbench.tasks.strings"], "__file__", __file__)
+    assert digest() != before
 
 
 def test_a_source_of_cross_attention_is_part_of_what_decides_a_cell():

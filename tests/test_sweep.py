@@ -119,7 +119,7 @@ def test_a_wrong_stack_is_told_with_its_layer(variant, more, line):
     assert line in told[0]
 
 
-@pytest.mark.parametrize("text", ["64.0", "6.4e1"])
+@pytest.mark.parametrize("text", ["64.0", "6.4e1", "[0.64e2]"])
 def test_a_whole_number_may_be_written_as_a_float(text):
     assert checked(tomllib.loads(with_T(text))).grid[0].T == [64]
 
@@ -221,6 +221,10 @@ WRONG_VALUES = {
     with_T('"64"'): 'grid[0].T: expected a whole number, got "64"',
     with_T("[true]"): "grid[0].T[0]: expected a whole number, got true",
     with_T("[64, 64.5]"): "grid[0].T[1]: expected a whole number, got 64.5",
+    with_variant("false"): 'grid[0].variant: expected a name or a table { name = "...", option = ... }, got false',
+    GRID + "seed = [true]\n": "grid[0].seed[0]: expected a whole number, got true",
+    GRID + "embedding_std = '0.1'\n": 'grid[0].embedding_std: expected a number, got "0.1"',
+    GRID + "[train]\nlr = [1e-4, '3e-4']\n": 'train.lr[1]: expected a number, got "3e-4"',
     with_T("nan"): "grid[0].T: expected a whole number, got nan",
     with_T("0"): "grid[0].T: expected at least 1, got 0",
     with_T("-3"): "grid[0].T: expected at least 1, got -3",

@@ -11,8 +11,10 @@ from torch import Generator, Tensor
 
 from attnbench.splits import fingerprint, held_out, in_split, training_batches
 from attnbench.tasks import IGNORE, Batch, Task
+from attnbench.tasks.copy import Copy
 from attnbench.tasks.distance import Distance
 from attnbench.tasks.draw import edges, slice_of
+from attnbench.tasks.mqar import MQAR
 
 SPLITS = ("training", "validation", "test")
 
@@ -166,6 +168,29 @@ def test_splits_share_no_sequence_even_where_plain_draws_would():
     assert len(rows["training"]) > 2_500
     assert not rows["training"] & (rows["validation"] | rows["test"])
     assert not rows["validation"] & rows["test"]
+
+
+SMALL = {  # some hundred sequences each
+    "copy": Copy(10, n_symbols=3),
+    "mqar": MQAR(8, n_pairs=1, vocab_size=16),
+    "distance": Distance(6, n_slots=2, n_values=3, n_noise=4, train_max_gap=4),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_tasks_share_no_sequence_between_splits(name):
+    rows = {
+        split: {tuple(row) for row in held_out(SMALL[name], split, 15, seed=0).inputs.tolist()}
+        for split in ("validation", "test")
+    }
+    rows["training"] = {tuple(row) for row in next(training_batches(SMALL[name], 5_000, seed=0)).inputs.tolist()}
+    assert min(map(len, rows.values())) >= 15
+    assert len(set().union(*rows.values())) == sum(map(len, rows.values()))
+
+
+def test_a_space_of_16_strings_fills_no_test_set():
+    with pytest.raises(ValueError, match=r"copy at T = 8 .* too small: found \d distinct test .* 100 are needed"):
+        held_out(Copy(8, n_symbols=2, min_length=4), "test", 100, seed=0)
 
 
 def test_splits_are_disjoint_across_seeds():

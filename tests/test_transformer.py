@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import distribution
@@ -321,6 +322,52 @@ def test_a_context_that_nothing_would_read_is_an_error_and_so_is_a_missing_one()
 def test_a_language_model_has_no_cross_role():
     with pytest.raises(ValueError, match="EncoderDecoder"):
         language_model(role="cross")
+
+
+def encoder_decoder(**changes):
+    shape = {"vocab_size": 11, "d_model": 8, "n_heads": 2, "n_layers": 1, "max_T": 12, "mixer": Exact, "cross": Exact}
+    return EncoderDecoder(**shape | changes).double()
+
+
+@pytest.mark.parametrize("build", [language_model, encoder_decoder])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n_layers": 0}, "n_layers must be at least 1, got 0"),
+        ({"n_layers": 1.5}, "n_layers must be a whole number, got 1.5"),
+        ({"d_ff": -1}, "d_ff must be at least 0, got -1"),
+        ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
+        ({"max_T": 0}, "max_T must be at least 1, got 0"),
+        ({"d_model": 0}, "d_model must be at least 1, got 0"),
+        ({"n_heads": 3}, "d_model must be divisible by n_heads, got 8 and 3"),
+        ({"positions": "rotary"}, "positions must be 'learned' or 'sinusoidal' or 'none', got 'rotary'"),
+        ({"positions": ""}, "positions must be 'learned' or 'sinusoidal' or 'none', got ''"),
+    ],
+)
+def test_a_size_or_a_name_that_cannot_be_is_refused_by_name(build, wrong, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build(**wrong)
+
+
+def test_an_unknown_role_is_refused():
+    with pytest.raises(ValueError, match="role must be 'causal' or 'bidirectional', got 'casual'"):
+        language_model(role="casual")
+
+
+@pytest.mark.parametrize(("B_source", "B_target"), [(1, 3), (3, 1), (2, 3)])
+def test_source_and_target_of_different_batches_are_never_broadcast(B_source, B_target):
+    model, mask = encoder_decoder(), torch.ones(B_source, 4, dtype=torch.bool)
+    with pytest.raises(ValueError, match=f"source and target must have one B, got {B_source} and {B_target}"):
+        model(torch.zeros(B_source, 4).long(), torch.zeros(B_target, 5).long(), source_mask=mask)
+
+
+def test_a_mask_of_another_batch_is_never_broadcast():
+    tokens = torch.zeros(3, 4).long()
+    for mask in (torch.ones(1, 4), torch.ones(4, 4), torch.ones(3, 5)):
+        with pytest.raises(ValueError, match=r"key_mask must be bool \(3, 4\)"):
+            encoder_decoder()(tokens, tokens, source_mask=mask.bool())
+        with pytest.raises(ValueError, match=r"key_mask must be bool \(3, 4\)"):
+            language_model()(tokens, key_mask=mask.bool())
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])

@@ -33,7 +33,7 @@ from attnbench.transformer import LanguageModel
 
 ROOT = Path(__file__).parents[1]
 LENGTHS = (1, 2, 7, 8, 15, 16, 17, 33, 63, 64, 65, 83, 97, 130)
-WINDOWS, CHUNKS = (1, 2, 16, 31, 64, 200), (1, 16, 64, 200)
+WINDOWS, CHUNKS = (1, 2, 8, 16, 31, 64, 200), (1, 8, 16, 64, 200)
 CORES: list[tuple[str, dict[str, int]]] = [
     ("full", {}),
     ("fused", {}),
@@ -43,6 +43,8 @@ CORES: list[tuple[str, dict[str, int]]] = [
 ROLES = ("causal", "bidirectional", "cross")
 CASES = [(name, options, role) for name, options in CORES for role in ROLES if (name, role) != ("window", "cross")]
 CAUSAL = [(name, options) for name, options in CORES if not options or next(iter(options.values())) in (1, 16)]
+CAUSAL += [("strided", {"stride": 4}), ("strided", {"stride": 16})]
+NORMALISED = [*CASES, *(("strided", {"stride": 5}, role) for role in ROLES[:2])]
 
 
 def label(value):
@@ -103,6 +105,23 @@ def test_linear_does_not_depend_on_what_it_works_on_at_a_time(T, chunk, cached):
         check_core("linear", {"chunk": chunk}, "causal", T, T)
 
 
+@pytest.mark.parametrize("chunk", [1, 8, 33, 64])
+def test_linear_in_parallel_in_steps_and_in_chunks_is_one_mechanism(chunk):
+    inputs = qkv(33, 33, B=2, H=3, d_k=4, d_v=5)  # sizes that differ, so that no two axes can be swapped
+
+    def in_steps():
+        q, k, v = inputs
+        ones = torch.cat((v, torch.ones_like(v[..., :1])), dim=-1)
+        y, _ = slow_forms.matrix_recurrence(slow_forms.phi(q), slow_forms.phi(k), ones, v.new_zeros(2, 3, 4, 6))
+        return y[..., :-1] / (y[..., -1:] + 1e-6)
+
+    chunked = core("linear", d_k=4, d_v=5, chunk=chunk).attend
+    found = values_and_gradients(lambda: chunked(*inputs), inputs)
+    parallel = slow_core("linear", "causal", {})
+    assert_equal(found, values_and_gradients(lambda: parallel(*inputs), inputs), 1e-10)
+    assert_equal(found, values_and_gradients(in_steps, inputs), 1e-10)
+
+
 # Numbers that are known
 
 
@@ -154,7 +173,7 @@ def test_a_whole_model_does_not_see_the_future(name):
         assert (changed[:, t] - before[:, t]).abs().max() > 1e-6
 
 
-@pytest.mark.parametrize(("name", "options", "role"), CASES, ids=label)
+@pytest.mark.parametrize(("name", "options", "role"), NORMALISED, ids=label)
 def test_constant_values_come_out_unchanged(name, options, role):
     for T in (1, 5, 64):
         q, k, v = qkv(T, T)
@@ -162,6 +181,16 @@ def test_constant_values_come_out_unchanged(name, options, role):
         assert_equal([y], [torch.full_like(v, 3.7)], 1e-5)
         if T == 1:
             assert_equal([core(name, role, **options).attend(q, k, v)], [v], 1e-5)
+
+
+@pytest.mark.parametrize("role", ["causal", "bidirectional"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_linear_gives_0_where_every_feature_is_0(role, dtype):
+    low = torch.full((1, 1, 5, 4), -1e4, dtype=dtype).requires_grad_()  # elu(-1e4) + 1 = 0
+    inputs = [low, low.detach().clone().requires_grad_(), torch.ones_like(low).requires_grad_()]
+    mix = core("linear", role, n_heads=1).attend
+    found = values_and_gradients(lambda: mix(*inputs), inputs)
+    assert_equal(found, [torch.zeros_like(part) for part in found], 0.0)
 
 
 @pytest.mark.parametrize("d_v", [4, 6])
@@ -224,11 +253,16 @@ def test_linear_sums_do_not_overflow_float16(role, value):
     assert_equal([y], [torch.full_like(y, value)], 1e-3 * value)
 
 
-def test_linear_state_counts_beyond_what_bfloat16_can():
-    mixer = build("linear", d_model=4, n_heads=1, max_T=4096).to(torch.bfloat16)
-    _, state = mixer.prefill(torch.zeros(1, 4095, 4, dtype=torch.bfloat16))
-    _, state = mixer.step(torch.zeros(1, 4, dtype=torch.bfloat16), state)
-    assert state["sums"][..., -1].eq(4096).all()
+@torch.no_grad()
+@pytest.mark.parametrize("n_steps", [1, 4096])
+@pytest.mark.parametrize(("name", "part"), [("linear", "sums"), ("mean", "count")])
+def test_a_state_counts_beyond_what_bfloat16_can(name, part, n_steps):
+    mixer = build(name, d_model=4, n_heads=1, max_T=4096).to(torch.bfloat16)
+    _, state = mixer.prefill(torch.zeros(1, 4096 - n_steps, 4, dtype=torch.bfloat16))
+    for _ in range(n_steps):
+        _, state = mixer.step(torch.zeros(1, 4, dtype=torch.bfloat16), state)
+    assert state[part].dtype == torch.float32
+    assert state[part][..., -1].eq(4096).all()
 
 
 def test_linear_time_variants_reach_past_65536_positions():

@@ -169,6 +169,15 @@ def test_causal_linear_attention_stores_no_matrix_per_step():
     assert math.log2(wide / narrow) < 1.2  # a matrix per step would give 2
 
 
+def test_a_causal_mean_stores_no_vector_per_pair():
+    def training(T, d_model):
+        mixer, x = build("mean", d_model=d_model, n_heads=1), torch.zeros(1, T, d_model).double()
+        return peak_bytes(lambda: torch.autograd.grad(mixer(x).sum(), mixer.W_v.weight), "cpu")
+
+    assert abs(slope(lambda T: training(T, 32), 1024, 4096) - 1) <= 0.2
+    assert abs(slope(lambda d: training(4096, d), 32, 64) - 1) <= 0.2
+
+
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_parameters_do_not_depend_on_the_longest_sequence(name):
     short, long = (BUILT_IN[name](Spec(12, 3, max_T)) for max_T in (8, 8000))

@@ -44,7 +44,7 @@ class Mean(_Values):
 
     def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Mixer.forward`."""
-        self._check_context(context)
+        self._check_inputs(x, context, key_mask)
         if self.spec.role == "causal":
             total, count = _running(self.W_v(x), key_mask)
             return self._divide(total, count, x.dtype)
@@ -54,7 +54,7 @@ class Mean(_Values):
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """Keep the sum and the number of the prompt's keys, or in the cross role the one output there is."""
-        self._check_context(context)
+        self._check_inputs(x, context, key_mask)
         if context is not None:
             pooled = self._pooled(context, key_mask)
             return pooled.expand(x.shape), {"pooled": pooled[:, 0]}
@@ -98,9 +98,8 @@ class NoMixing(_Values):
 
     def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Mixer.forward`. A key_mask changes nothing: no position sees another."""
-        self._check_context(context)
-        y: Tensor = self.W_o(self.W_v(x))
-        return y
+        self._check_inputs(x, context, key_mask)
+        return self._alone(x)
 
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
@@ -110,11 +109,15 @@ class NoMixing(_Values):
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """The same as at any position."""
-        return self(x), state
+        return self._alone(x), state
 
     def flops(self, T: int, S: int) -> Flops:
         """The two maps."""
         return Flops(0.0, projection=4.0 * T * self.spec.d_model**2)
+
+    def _alone(self, x: Tensor) -> Tensor:
+        y: Tensor = self.W_o(self.W_v(x))
+        return y
 
 
 def _shown(v: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from attnbench.kernels import matrix_recurrence
-from attnbench.mixer import Attention, Claim, Flops, Spec, State
+from attnbench.mixer import Attention, Claim, Flops, Spec, State, check_count
 
 EPS = 1e-6
 CACHED_NUMBERS = 2**17  # numbers per tensor that are worked on at a time on a CPU
@@ -38,8 +38,7 @@ class Linear(Attention):
 
     def __init__(self, spec: Spec, *, chunk: Annotated[int, Ge(1)] = 64, **options: Any) -> None:
         super().__init__(spec, **options)
-        if chunk < 1:
-            raise ValueError(f"chunk must be at least 1, got {chunk}")
+        check_count("chunk", chunk)
         self.chunk = chunk
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
@@ -55,7 +54,7 @@ class Linear(Attention):
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """Mix the prompt and keep the sums over its keys."""
-        self._check_context(context)
+        self._check_inputs(x, context, key_mask)
         q, k, v = self.project(x, x if context is None else context)
         k = hide(k, key_mask)
         if self.spec.role == "causal":

@@ -64,7 +64,7 @@ class _Recurrent(Mixer):
 
     def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Mixer.forward`. Raises ValueError when key_mask hides more than padding on the right."""
-        self._check_context(context)
+        self._check_inputs(x, context, key_mask)
         order = None if key_mask is None else _reversal(key_mask)
         y = self._scan(self.rightward, x)
         if self.leftward is None:
@@ -75,7 +75,7 @@ class _Recurrent(Mixer):
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """Read the prompt; the state is h, an LSTM's h and c, (B, d_model) each. Takes no key_mask."""
-        self._check_context(context)
+        self._check_inputs(x, context, key_mask)
         if key_mask is not None:
             raise ValueError("a padded prompt would leave its padding in the state: prefill takes no key_mask")
         if x.shape[1] == 0:

@@ -30,7 +30,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from attnbench.kernels import visible_keys, window_attention, window_pairs
-from attnbench.mixer import Attention, Claim, Flops, Spec, Use
+from attnbench.mixer import Attention, Claim, Flops, Spec, Use, check_count
 
 NO_CROSS = "a stride needs queries and keys that stand on one line, so there is no cross role"
 
@@ -44,8 +44,8 @@ class Strided(Attention):
         super().__init__(spec, **options)
         if spec.role == "cross":
             raise ValueError(NO_CROSS)
-        if stride is not None and stride < 1:
-            raise ValueError(f"stride must be at least 1, got {stride}")
+        if stride is not None:
+            check_count("stride", stride)
         self.stride = stride or math.isqrt(spec.max_T)
         self.n_local = (spec.n_heads + 1 - spec.layer % 2) // 2
         half = self.stride // 2

@@ -23,7 +23,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from attnbench.kernels import window_attention, window_pairs
-from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use
+from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use, check_count
 
 NO_CROSS = "a window needs queries and keys that stand on one line, so there is no cross role"
 
@@ -37,8 +37,7 @@ class SlidingWindow(Attention):
         super().__init__(spec, **options)
         if spec.role == "cross":
             raise ValueError(NO_CROSS)
-        if window < 1:
-            raise ValueError(f"window must be at least 1, got {window}")
+        check_count("window", window)
         self.window = window
         self.back, self.ahead = (window - 1, 0) if spec.role == "causal" else (window // 2, window // 2)
 
@@ -58,7 +57,7 @@ class SlidingWindow(Attention):
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """Attend over the prompt and keep keys and values of its last `window` positions."""
-        self._check_context(context)
+        self._check_inputs(x, context, key_mask)
         q, k, v = self.project(x, x)
         y = x if x.shape[1] == 0 else self.merge(self.attend(q, k, v, key_mask=key_mask))
         state = {"k": self._one_per_group(k), "v": self._one_per_group(v)}

@@ -167,7 +167,8 @@ def _describe_task(use: VariantUse, tasks: Mapping[str, Source], variants: Mappi
 def _judge(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task] | None) -> Judgement:
     """Never raises: a variant that cannot even answer fails in its own visit, where the record says how."""
     try:
-        reason = _reason(cell, classes) if task is None else _task_reason(cell, classes, task)
+        able = _reason(cell, classes) if task is None else _task_reason(cell, classes, task)
+        reason = _training_reason(cell) or able
     except Exception:
         return Judgement()
     if reason:
@@ -183,6 +184,13 @@ def _judge(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task] | No
     except Exception:
         return Judgement()
     return Judgement(None, known.flops if known else None)
+
+
+def _training_reason(cell: Cell) -> str | None:
+    """Why no weights could be trained, whatever the variant."""
+    if cell.dtype == "float16" and (cell.task or cell.phase == "train_step"):
+        return "in float16 gradients and AdamW's epsilon underflow to 0, and no loss is scaled; use bfloat16 or float32"
+    return None
 
 
 def _reason(cell: Cell, classes: Mapping[str, type[Mixer]]) -> str | None:
@@ -239,12 +247,9 @@ def _role_reason(cls: type[Mixer], role: Any) -> str | None:
 
 
 def _class_files(cls: type) -> list[Path]:
-    """The files that define a class and those of its bases that are neither ours nor torch's."""
+    """The files that define a class and its bases, but for torch's and Python's own."""
     modules = {owner.__module__ for owner in cls.__mro__}
-    strangers = [
-        name for name in modules if name.partition(".")[0] not in ("torch", "builtins", "abc", "attnbench", "typing")
-    ]
-    own = {cls.__module__, *strangers}
+    own = [name for name in modules if name.partition(".")[0] not in ("torch", "builtins", "abc", "typing")]
     return sorted(Path(file) for name in own if (file := getattr(sys.modules.get(name), "__file__", None)))
 
 

@@ -258,15 +258,19 @@ def _last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
+_MAIN = threading.Lock()  # runs in several threads of one program would take each other's stand-in for the script
+
+
 @contextmanager
 def _hidden_main() -> Iterator[None]:
     """Keep multiprocessing from running the caller's main script again in each child.
 
     Our jobs never live in __main__, and a script without a main guard would start processes for ever.
     """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _MAIN:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main

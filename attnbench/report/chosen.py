@@ -35,6 +35,7 @@ from attnbench.report.writers import Table
 
 MAX_PANELS = 60
 SHARES = ("accuracy", "chance", "floor")
+MACHINE = ("device", "threads")  # what no line may join and no median may mix
 PLACES = ("label", "facet", "x", "x_text", "order")
 ENDS = {"value": "", "low": "_low", "high": "_high"}  # columns of a figure, and how those of ratios end
 
@@ -61,7 +62,8 @@ def figure(
 
     frame: of `attnbench.read`. x without an order by size (names, zeros) is spaced evenly. Several cells at one point
     give their median, and the note under the figure says so. ratio_to: the value of hue that y is divided by.
-    Raises RequestError for unknown columns, a y without numbers, a wrong condition, an unknown baseline.
+    Raises RequestError for unknown columns, a y without numbers, a wrong condition, an unknown baseline, and where a
+    line would join cells of different devices or numbers of threads.
     """
     keys = {"hue": hue, "x": x} | ({"facet": facet} if facet else {})
     _check_columns(frame, {"x": x, "y": y} | keys)
@@ -82,7 +84,8 @@ def table(frame: DataFrame, *, rows: str, columns: str, value: str, where: str |
     """Spread column `value` over the values of `rows` and `columns`; a hole shows the status of its cells, or "–".
 
     frame: of `attnbench.read`. Several cells at one place give their median, and the note says so.
-    Raises RequestError for unknown columns, a value without numbers, a wrong condition.
+    Raises RequestError for unknown columns, a value without numbers, a wrong condition, and where a row would mix
+    devices or numbers of threads.
     """
     _check_columns(frame, {"rows": rows, "columns": columns, "value": value})
     cells, merged, note = _choose(frame, value, where, {"hue": rows, "x": columns})
@@ -135,6 +138,7 @@ def _choose(
     counts, n_unplaced = missing(placed, measure), len(cells) - len(placed)
     counts |= {f"no {on_axis}": n_unplaced} if n_unplaced else {}
     places = _places(placed, keys)
+    _check_machine(placed, places, keys)
     placed = placed.assign(**{f"place_{name}": places[name] for name in PLACES})
     merged = points(placed, measure, by=[f"place_{name}" for name in PLACES]).sort_values("place_order", kind="stable")
     merged.loc[merged["low"] == merged["high"], ["low", "high"]] = np.nan
@@ -144,6 +148,18 @@ def _choose(
         merged.rename(columns={f"place_{name}": name for name in PLACES}),
         ". ".join(note for note in notes if note),
     )
+
+
+def _check_machine(cells: DataFrame, places: DataFrame, keys: Mapping[str, str]) -> None:
+    """Raise RequestError when cells of one line ran on different devices, or with different numbers of threads."""
+    lines = cells.groupby([places["label"], places["facet"]])
+    mixed = [name for name in MACHINE if name not in keys.values() and (lines[name].nunique() > 1).any()]
+    if mixed:
+        found = {name: ", ".join(map(_text, sorted(cells[name].dropna().unique()))) for name in mixed}
+        raise RequestError(
+            f"{name}: cells of one line differ in it ({values}); choose one by where, or give {name} a place of its own"
+            for name, values in found.items()
+        )
 
 
 def _where(frame: DataFrame, condition: str) -> DataFrame:
