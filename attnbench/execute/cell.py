@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from attnbench import registry
 from attnbench.cells import Cell
 from attnbench.conformance import certify
+from attnbench.execute import stages
 from attnbench.execute.build import (
     MODEL_VOCAB,
     TRAINING_PHASES,
@@ -44,7 +45,7 @@ def visit(order: Visit) -> dict[str, Any]:
     if order.memory_limit is not None and cell.device == "cpu":
         limit_memory(order.memory_limit, cell.threads)
     torch.manual_seed(cell.seed)
-    cls = registry.load(order.variant)
+    cls = _loaded(order.variant)
     measures: Mapping[str, Callable[[Visit, type[Mixer]], dict[str, Any]]] = {
         "time": _time,
         "memory": _memory,
@@ -59,7 +60,8 @@ def certificate(variant: Source) -> tuple[bool, list[str]]:
     In float64, which tells faults from rounding, and in float32, which tells whether it keeps its dtype.
     """
     torch.set_num_threads(1)
-    cls = registry.load(variant)
+    cls = _loaded(variant)
+    stages.at(f"trying the promises of {variant.name}")
     exact, single = (replace(certify(cls, dtype=dtype), variant=variant.name) for dtype in ("float64", "float32"))
     told = {(result.name, result.role) for result in exact.broken}
     more = [result for result in single.broken if (result.name, result.role) not in told]
@@ -76,8 +78,10 @@ def check(cell: Cell, variant: Source, lengths: set[int]) -> str | None:
     lengths: those of the sweep, which are not tried here: what happens at one of them is that cell's own business.
     """
     torch.set_num_threads(1)
+    cls = _loaded(variant)
+    stages.at(f"trying the promises of {variant.name} ({stages.place(variant.origin)})")
     found = certify(
-        registry.load(variant),
+        cls,
         options=cell.options,
         roles=cell.mixer_roles,
         dtype=cell.dtype,
@@ -88,6 +92,13 @@ def check(cell: Cell, variant: Source, lengths: set[int]) -> str | None:
     )
     broken = [result for result in found.results if result.status == "broken"]
     return "; ".join(f"{result.name}: {result.detail}" for result in broken) or None
+
+
+def _loaded(source: Source) -> type:
+    stages.importing(source)
+    cls = registry.load(source)
+    stages.at("")
+    return cls
 
 
 def limit_memory(limit: int, threads: int) -> None:
@@ -129,8 +140,8 @@ def _accuracy(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
     cell = order.cell
     if order.task is None or cell.task_options is None:
         raise ValueError(f"an accuracy cell needs a task, {cell.variant} has none")
-    task = _task(registry.load(order.task), cell.T, cell.task_options)
-    cross = None if order.cross is None else registry.load(order.cross)
+    task = _task(_loaded(order.task), cell.T, cell.task_options)
+    cross = None if order.cross is None else _loaded(order.cross)
     built: list[Model] = []
 
     def build() -> Model:
