@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench import blame
 from attnbench.cells import Cell
 from attnbench.mixer import Attention, Mixer, Spec
 from attnbench.transformer import Block, EncoderDecoder, LanguageModel
@@ -70,7 +71,7 @@ def _sizes(cell: Cell, cls: type[Mixer]) -> dict[str, Any]:
         "n_heads": cell.n_heads,
         "n_layers": cell.n_layers or 1,
         "max_T": cell.max_T,
-        "mixer": partial(cls, **cell.options),
+        "mixer": partial(blame.built, cls, **cell.options),
         "d_ff": cell.d_ff,
         "positions": cell.positions,
         "embedding_std": cell.embedding_std or 0.02,
@@ -82,10 +83,9 @@ def build_module(cell: Cell, cls: type[Mixer]) -> nn.Module:
     if cell.level == "model":
         module: nn.Module = language_model(cell, cls, MODEL_VOCAB)
     else:
-        module = cls(spec_of(cell), **cell.options)
+        module = mixer = blame.built(cls, spec_of(cell), **cell.options)
         if cell.level == "block":
-            assert isinstance(module, Mixer)
-            module = Block(module, d_ff=cell.d_ff or 0)
+            module = Block(mixer, d_ff=cell.d_ff or 0)
     return module.to(device=cell.device, dtype=getattr(torch, cell.dtype)).train(cell.phase in TRAINING_PHASES)
 
 

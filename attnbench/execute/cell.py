@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench import registry
+from attnbench import blame, registry
 from attnbench.cells import Cell
 from attnbench.conformance import certify
 from attnbench.execute import stages
@@ -21,6 +21,7 @@ from attnbench.execute.build import (
     build_workload,
     encoder_decoder,
     language_model,
+    spec_of,
 )
 from attnbench.execute.orders import Visit
 from attnbench.execute.phases import phase_call, state_bytes
@@ -51,7 +52,8 @@ def visit(order: Visit) -> dict[str, Any]:
         "memory": _memory,
         "accuracy": _accuracy,
     }
-    return measures[order.measure](order, cls)
+    with blame.naming(cls, lambda: blame.built(cls, spec_of(cell), **cell.options), cell.T, cell.S):
+        return measures[order.measure](order, cls)
 
 
 def certificate(variant: Source) -> tuple[bool, list[str]]:
@@ -119,7 +121,7 @@ def _time(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
     with torch.set_grad_enabled(cell.phase in TRAINING_PHASES):
         call = phase_call(workload, cell.phase or "forward")
         timing = time_call(call, order.timing, synchronize=synchronize, resolution_s=_resolution_s(synchronize))
-        status = _finite(call())
+        status = _sound(cell, workload, call())
     return status | _in_force(cell, workload) | asdict(timing)
 
 
@@ -129,7 +131,7 @@ def _memory(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
     workload = build_workload(cell, made[0])
     with torch.set_grad_enabled(cell.phase in TRAINING_PHASES):
         call = phase_call(workload, cell.phase or "forward")
-        status = _finite(call())
+        status = _sound(cell, workload, call())
         resident = resident_peak_bytes(call)
         peak = peak_bytes(call, cell.device)
     memory = {"peak_bytes": peak, "rss_peak_bytes": resident, "build_peak_bytes": build_peak}
@@ -166,6 +168,17 @@ def _task(cls: type, T: int, options: Mapping[str, Any]) -> Task:
 
 def _trouble(status: str) -> str | None:
     return "no learning rate kept a finite loss" if status == "diverged" else None
+
+
+def _sound(cell: Cell, workload: Workload, output: object) -> dict[str, Any]:
+    """Status of a visit by its last output; where that is the mixer's own, its shape counts too."""
+    methods = {"core": ("attend", "(B, H, T, d_v)"), "layer": ("forward", "(B, T, d_model)")}
+    if cell.phase == "forward" and cell.level in methods:
+        method, letters = methods[cell.level]
+        told = blame.wrong(f"{blame.who(type(workload.mixer))}.{method}", output, workload.output_shape, letters)
+        if told:
+            return {"status": "nonconformant", "reason": told}
+    return _finite(output)
 
 
 def _finite(result: object) -> dict[str, Any]:
