@@ -31,7 +31,6 @@ app = typer.Typer(
 
 Plugins = Annotated[list[Path], typer.Option("--plugin", metavar="FILE", help="A plugin file; may be repeated.")]
 QUESTION_TIMEOUT_S = 120.0
-CERTIFICATE_TIMEOUT_S = 600.0
 
 
 @app.command("run")
@@ -110,6 +109,7 @@ def check(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Check every installed variant.")] = False,
     plugin: Plugins = [],
+    timeout: Annotated[str, typer.Option(help="Limit of loading, and of each variant.")] = "600s",
     debug: Debug = False,
 ) -> None:
     """Try the promises that every variant keeps.
@@ -122,9 +122,10 @@ def check(
 
     if (target is None) != every:
         raise RequestError(["give a variant's name or a plugin file, or --all"])
+    timeout_s = _seconds("--timeout", timeout) or 0.0
     with FreshProcesses() as processes:
-        names, sources = _targets(processes, target, plugin)
-        green = [_certificate(processes, sources[name]) for name in names]
+        names, sources = _targets(processes, target, plugin, min(timeout_s, QUESTION_TIMEOUT_S))
+        green = [_certificate(processes, sources[name], timeout_s) for name in names]
     raise typer.Exit(0 if all(green) else 1)
 
 
@@ -257,21 +258,23 @@ def _show_plan(sweep: Path, overrides: list[str], workers: int | None, **asked: 
     show(plan, list(changes(read_toml(sweep), tables)), workers or usable_cores())
 
 
-def _targets(processes: FreshProcesses, target: str | None, plugins: list[Path]) -> tuple[list[str], dict[str, Source]]:
+def _targets(
+    processes: FreshProcesses, target: str | None, plugins: list[Path], timeout_s: float
+) -> tuple[list[str], dict[str, Source]]:
     """The names to check and where they lead."""
     if target is None:
-        sources, _ = _sources(processes, plugins)
+        sources, _ = _sources(processes, plugins, timeout_s=timeout_s)
         return list(sources), sources
     file, _, wanted = target.partition(".py:") if ".py:" in target else (target, "", "")
     file = f"{file}.py" if wanted else file
     if not file.endswith(".py"):
-        sources, broken = _sources(processes, plugins)
+        sources, broken = _sources(processes, plugins, timeout_s=timeout_s)
         if target not in sources:
             raise RequestError([f'unknown variant "{target}"{did_you_mean(target, sources)}', *broken])
         return [target], sources
     if not Path(file).is_file():
         raise RequestError([f"{file}: no such plugin file"])
-    offered: dict[str, Source] = _ask(processes, "offered_by", file)
+    offered: dict[str, Source] = _ask(processes, "offered_by", file, timeout_s=timeout_s)
     names = [name for name, source in offered.items() if wanted in ("", name, source.target.rpartition(":")[2])]
     if not names:
         classes = [source.target.rpartition(":")[2] for source in offered.values()]
@@ -279,9 +282,9 @@ def _targets(processes: FreshProcesses, target: str | None, plugins: list[Path])
     return names, offered
 
 
-def _certificate(processes: FreshProcesses, source: Source) -> bool:
+def _certificate(processes: FreshProcesses, source: Source, timeout_s: float) -> bool:
     """Check one variant in a process of its own and print what was found; whether it is green."""
-    outcome = processes.call("attnbench.execute.cell:certificate", source, timeout_s=CERTIFICATE_TIMEOUT_S)
+    outcome = processes.call("attnbench.execute.cell:certificate", source, timeout_s=timeout_s)
     if outcome.status != "ok":
         print(f"{source.name}: {outcome.status}: {outcome.reason}")
         return False
@@ -291,7 +294,10 @@ def _certificate(processes: FreshProcesses, source: Source) -> bool:
 
 
 def _sources(
-    processes: FreshProcesses, plugins: list[Path], group: str = registry.VARIANTS
+    processes: FreshProcesses,
+    plugins: list[Path],
+    group: str = registry.VARIANTS,
+    timeout_s: float = QUESTION_TIMEOUT_S,
 ) -> tuple[dict[str, Source], list[str]]:
     """What is installed in a group and what plugin files offer, and a line for each file that does not load."""
     missing = [f"{file}: no such plugin file" for file in plugins if not file.is_file()]
@@ -299,17 +305,25 @@ def _sources(
         raise RequestError(missing)
     if not plugins:
         return registry.installed(group), []
-    found, broken, clashes = _ask(processes, "sources_with", [str(file) for file in plugins], group)
+    found, broken, clashes = _ask(
+        processes, "sources_with", [str(file) for file in plugins], group, timeout_s=timeout_s
+    )
     if clashes:
         raise RequestError(clashes)
     return found, broken
 
 
-def _ask(processes: FreshProcesses, question: str, *arguments: Any, module: str = "describe") -> Any:
+def _ask(
+    processes: FreshProcesses,
+    question: str,
+    *arguments: Any,
+    module: str = "describe",
+    timeout_s: float = QUESTION_TIMEOUT_S,
+) -> Any:
     from attnbench.execute.runner import answer
 
-    function = f"attnbench.execute.{module}:{question}"
-    return answer(processes.call(function, *arguments, timeout_s=QUESTION_TIMEOUT_S))
+    processes.warm_up()
+    return answer(processes.call(f"attnbench.execute.{module}:{question}", *arguments, timeout_s=timeout_s))
 
 
 def _print_sources(sources: dict[str, Source], broken: list[str], as_json: bool) -> None:

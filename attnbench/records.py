@@ -1,9 +1,10 @@
 """Run folders: what was asked (cells.jsonl), what each visit gave (records.jsonl), and both as one DataFrame.
 
-    sweep.toml        the file that was run; overrides and plugins stand in environment.json
+    sweep.toml        the file that was run; overrides stand in environment.json
     cells.jsonl       one line per requested cell, written before any of them runs
     environment.json  machine and versions; no host, user or path names
     records.jsonl     one flat object per visit, appended and flushed as soon as the visit ends
+    plugins/          copies of the plugin files, each named in environment.json
 
 Nothing measured is ever rewritten: a later record of the same cell and measure stands beside the earlier one.
 """
@@ -24,6 +25,7 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock, Timeout
 
+from attnbench import plugin_files
 from attnbench.errors import RequestError
 from attnbench.settings import Measure
 from attnbench.statistics import median, median_interval
@@ -139,25 +141,60 @@ class RunFolder:
 
     def _holds_foreign_files(self) -> bool:
         ours = (".lock", *FILES, *map(_draft, FILES))
-        return not self.used and any(entry.name not in ours for entry in self.path.iterdir())
+        others = {entry for entry in self.path.iterdir() if entry.name not in ours}
+        others -= {entry for entry in others if entry.name == plugin_files.FOLDER and self._holds_copies_alone(entry)}
+        return not self.used and bool(others)
+
+    def _holds_copies_alone(self, plugins: Path) -> bool:
+        copies = {name for copy in self._copies() for name in (copy.name, _draft(copy.name))}
+        return plugins.is_dir() and all(entry.name in copies for entry in plugins.iterdir())
+
+    def _copies(self) -> list[Path]:
+        """Where the run in this folder says that it keeps plugin files."""
+        names = Run(self.path).environment.get("plugins", [])
+        plain = [name for name in names if isinstance(name, str) and Path(name).name == name]
+        return [self.path / plugin_files.FOLDER / name for name in plain]
 
     def holds(self, sweep: str) -> bool:
         """Whether the run in this folder was made by this very sweep file."""
         with suppress(OSError):
-            return (self.path / "sweep.toml").read_text(encoding="utf-8") == sweep
+            return (self.path / "sweep.toml").read_bytes() == sweep.encode()
         return False
 
+    @property
+    def cells(self) -> set[str]:
+        """The cells that the run in this folder asked for, or measured."""
+        asked, _ = read_lines(self.path / "cells.jsonl")
+        return {line["cell"] for line in (*asked, *read_records(self.path)[0])}
+
     def clear(self) -> None:
-        """Forget an earlier run: its measurements and its report go, nothing else does."""
-        for name in (*FILES, "report.html"):
-            (self.path / name).unlink(missing_ok=True)
+        """Forget an earlier run: its measurements, its report and its copies of plugins go, nothing else does."""
+        for file in (*self._copies(), *(self.path / name for name in (*FILES, "report.html"))):
+            file.unlink(missing_ok=True)
+        with suppress(OSError):  # somebody's files keep it
+            (self.path / plugin_files.FOLDER).rmdir()
         for name in ("tables", "plots"):
             shutil.rmtree(self.path / name, ignore_errors=True)
 
-    def begin(self, sweep: str, rows: Iterable[Mapping[str, Any]], environment: Mapping[str, Any]) -> None:
-        """Write the present request: sweep.toml, cells.jsonl and environment.json. Records stay as they are."""
+    def begin(
+        self,
+        sweep: str,
+        rows: Iterable[Mapping[str, Any]],
+        environment: Mapping[str, Any],
+        plugins: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Write the present request: sweep.toml, cells.jsonl, environment.json and plugin files by name.
+
+        Records stay as they are.
+        """
+        plugins = plugins or {}
+        copies = dict.fromkeys([*(copy.name for copy in self._copies()), *plugins])
+        facts = {**environment, "plugins": [*copies]} if copies else environment
         _write(self.path / "sweep.toml", sweep)
-        _write(self.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+        _write(self.path / "environment.json", json.dumps(facts, indent=2) + "\n")
+        for name, source in plugins.items():
+            (self.path / plugin_files.FOLDER).mkdir(exist_ok=True)
+            _write(self.path / plugin_files.FOLDER / name, source)
         _write(self.path / "cells.jsonl", "".join(_line(row) for row in rows))  # last: with it, the run is whole
 
     def append(self, record: Record) -> None:
@@ -331,8 +368,8 @@ def _draft(name: str) -> str:
     return f"{name}.part"
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, content: str | bytes) -> None:
     """Replace a file whole, so that a full disk or a kill leaves the old one."""
     draft = path.with_name(_draft(path.name))
-    draft.write_text(text, encoding="utf-8")
+    draft.write_bytes(content.encode() if isinstance(content, str) else content)
     draft.replace(path)

@@ -149,8 +149,10 @@ def _plugin_error(origin: str, error: BaseException) -> PluginError:
 def describe_error(error: BaseException, within: str | None = None) -> str:
     """`Type: message (file:line)` on one line, the place being the plugin's own innermost line where there is one.
 
-    within: a file that is blamed rather than those it calls.
+    within: a file that is blamed rather than those it calls. A RequestError says itself what it is about.
     """
+    if isinstance(error, RequestError):
+        return "; ".join(error.mistakes)
     words = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
     place = _blamed(error, within)
     return f"{type(error).__name__}{f': {words}' if words else ''}{f' ({place})' if place else ''}"

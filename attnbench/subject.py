@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench import blame
 from attnbench.mixer import Attention, Mask, Mixer, Role, Spec, Use
 from attnbench.registry import describe_error
 
@@ -119,7 +120,7 @@ class Subject:
         self.lengths(*LENGTHS)
         with torch.random.fork_rng(devices=()), blaming(f"{self.variant.__name__}({self.spec()})"):
             torch.manual_seed(seed)
-            mixer = self.variant(self.spec(), **self.options)
+            mixer = blame.built(self.variant, self.spec(), **self.options)
             mixer = mixer.to(self.device, self.precision.dtype).eval()
             with torch.no_grad():
                 for parameter in mixer.parameters():
@@ -205,8 +206,12 @@ def blaming(place: str) -> Iterator[None]:
 
 def run(mixer: Mixer, inputs: Inputs, key_mask: Tensor | None = None) -> Tensor:
     """One forward pass, (B, T, d_model). Raises BrokenError when the output has another shape."""
-    y: Tensor = mixer(inputs.x, context=inputs.context, key_mask=key_mask)
-    check_shape(y, inputs.x.shape)
+    (B, T, _), S = inputs.x.shape, inputs.keys.shape[1]
+    with blame.naming(type(mixer), lambda: mixer, T, S, B):
+        y: Tensor = mixer(inputs.x, context=inputs.context, key_mask=key_mask)
+    told = blame.wrong(f"{blame.who(type(mixer))}.forward", y, tuple(inputs.x.shape), "(B, T, d_model)")
+    if told:
+        raise BrokenError(blame.fault(lambda: mixer, T, S, B) or told)
     return y
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from attnbench.catalogue import Catalogue, Described, variant_key
@@ -95,7 +95,7 @@ class Sweep(Settings):
 
     question: str = ""
     baseline: str | None = None
-    plugins: list[str] = Field(default_factory=list)
+    plugins: Annotated[list[str], BeforeValidator(as_list)] = Field(default_factory=list)
     defaults: Grid = Grid()
     grid: list[Grid] = Field(min_length=1)
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -163,6 +163,14 @@ def wanted_variants(tables: Mapping[str, Any]) -> list[VariantUse]:
 def wanted_tasks(tables: Mapping[str, Any]) -> list[VariantUse]:
     """Every (task, options) that a sweep file, valid or not, seems to ask for, [tasks] tables merged in."""
     return [use for _, use, _ in _named(tables, "task")]
+
+
+def timeout_of(tables: Mapping[str, Any]) -> float:
+    """The limit of a visit, in seconds, that a sweep file gives, before the rest of it is known to be valid."""
+    try:
+        return TypeAdapter(Seconds).validate_python(tables["timeout"])
+    except (KeyError, ValidationError):
+        return float(Sweep.model_fields["timeout"].default)
 
 
 def points(grid: Grid, defaults: Grid) -> Iterator[dict[str, Any]]:

@@ -63,3 +63,20 @@ def allocate_under_limit(mib, limit_mib):
 
 def main_file():
     return getattr(sys.modules["__main__"], "__file__", None)
+
+
+def stay_at(stage):
+    from attnbench.execute import stages
+
+    for n in range(20):
+        stages.at(f"step {n}")
+    stages.at(stage)
+    time.sleep(60)
+
+
+def die_at(stage, status):
+    from attnbench.execute import stages
+
+    stages.at("importing another.py")
+    stages.at(stage)
+    os._exit(status)

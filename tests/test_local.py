@@ -156,3 +156,11 @@ def test_script_without_main_guard_is_not_run_again_and_leaves_nothing_when_kill
     assert output.splitlines() == ["main runs", "None"]
     worker, grandchild = map(int, pids.read_text().split())
     assert wait_until_gone([worker, grandchild]) == []
+
+
+def test_a_job_that_ends_early_is_told_with_the_stage_it_was_at(processes):
+    late = processes.call("child_jobs:stay_at", "importing mine.py", timeout_s=1.0)
+    assert (late.status, late.reason) == ("timeout", "ran past its limit of 1 s while importing mine.py")
+    dead = processes.call("child_jobs:die_at", "importing mine.py", 7)
+    assert dead.reason == "the process ended by itself with status 7 while importing mine.py"
+    assert processes.call("child_jobs:die_at", "", 7).reason == "the process ended by itself with status 7"

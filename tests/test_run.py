@@ -225,6 +225,31 @@ def test_folder_of_another_sweep_is_refused_and_left_as_it_was(tmp_path):
     assert len(records(tmp_path / "run")) == 1
 
 
+def test_resume_by_a_sweep_without_a_cell_in_common_is_refused_and_the_run_left_as_it_was(tmp_path):
+    run = tmp_path / "run"
+    attnbench.run(write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = [8, 9]\n'), out=run)
+    before = {file.name: file.read_bytes() for file in run.iterdir()}
+    other = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = 12\n', name="other.toml")
+    for sweep, overrides in ((other, []), (tmp_path / "sweep.toml", ["T=12"])):
+        with pytest.raises(RequestError, match=f"no cell of {re.escape(str(sweep))} is in the run that it holds"):
+            attnbench.run(sweep, out=run, overrides=overrides, resume=True)
+    assert {file.name: file.read_bytes() for file in run.iterdir()} == before
+    attnbench.run(other, out=run, overrides=["T=[12, 9]"], resume=True)
+    assert attnbench.run(other, out=run, overrides=["T=8"], resume=True).counts == {
+        "ok": 1
+    }  # measured once, asked anew
+
+
+def test_resume_by_the_same_sweep_goes_on_though_its_cells_have_other_ids_now(tmp_path):
+    plugin = tmp_path / "quick.py"
+    plugin.write_text((PLUGINS / "quick.py").read_text())
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "nothing"\nT = 8\n', 'plugins = "quick.py"')
+    attnbench.run(sweep, out=tmp_path / "run")
+    plugin.write_text(plugin.read_text() + "# changed\n")
+    assert attnbench.run(sweep, out=tmp_path / "run", resume=True).counts == {"ok": 1}
+    assert len(records(tmp_path / "run")) == 2
+
+
 def test_folder_with_somebodys_files_is_refused(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("years of work")

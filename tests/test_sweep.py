@@ -244,7 +244,6 @@ WRONG_VALUES = {
     GRID + "[train]\nwarmup = 1.5\n": "train.warmup: expected at most 1, got 1.5",
     GRID + "[train]\nsteps = '600'\n": 'train.steps: expected a whole number, got "600"',
     GRID + "[timing]\nmax_s = nan\n": "timing.max_s: expected a finite number, got nan",
-    "plugins = 'a.py'\n" + GRID: 'plugins: expected a list, got "a.py"',
     "question = 3\n" + GRID: "question: expected a string, got 3",
     "baseline = true\n" + GRID: "baseline: expected a string, got true",
     "memory_limit = '8gb'\n" + GRID: 'memory_limit: expected a size such as "8GiB", got "8gb"',

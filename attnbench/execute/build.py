@@ -11,6 +11,7 @@ import torch
 import torch.compiler.config
 from torch import Tensor, nn
 
+from attnbench import blame
 from attnbench.cells import Cell
 from attnbench.mixer import Attention, Mixer, Spec
 from attnbench.transformer import Block, EncoderDecoder, LanguageModel, MixerFactory
@@ -61,7 +62,7 @@ def mixer_factory(cell: Cell, classes: Sequence[type[Mixer]]) -> MixerFactory:
 
     def mixer(spec: Spec) -> Mixer:
         part = spec.layer % len(classes)
-        return classes[part](spec, **cell.parts[part].options)
+        return blame.built(classes[part], spec, **cell.parts[part].options)
 
     return mixer
 

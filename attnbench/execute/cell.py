@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnbench import registry
+from attnbench import blame, registry
 from attnbench.cells import Cell, flat_options
 from attnbench.conformance import certify
+from attnbench.execute import stages
 from attnbench.execute.build import (
     MODEL_VOCAB,
     TRAINING_PHASES,
@@ -24,6 +27,7 @@ from attnbench.execute.build import (
     language_model,
     mixer_factory,
     mixers_of,
+    spec_of,
 )
 from attnbench.execute.orders import Visit
 from attnbench.execute.phases import phase_call, state_bytes
@@ -50,13 +54,18 @@ def visit(order: Visit) -> dict[str, Any]:
     if order.memory_limit is not None and cell.device == "cpu":
         limit_memory(order.memory_limit, cell.threads)
     torch.manual_seed(cell.seed)
-    mixer = mixer_factory(cell, [registry.load(source) for source in order.variants])
+    classes = [_loaded(source) for source in order.variants]
+    mixer = mixer_factory(cell, classes)
     measures: Mapping[str, Callable[[Visit, MixerFactory], dict[str, Any]]] = {
         "time": _time,
         "memory": _memory,
         "accuracy": _accuracy,
     }
-    return measures[order.measure](order, mixer)
+    with ExitStack() as naming:
+        for layer, cls in enumerate(classes):
+            make = partial(mixer, replace(spec_of(cell), layer=layer))
+            naming.enter_context(blame.naming(cls, make, cell.T, cell.S))
+        return measures[order.measure](order, mixer)
 
 
 def certificate(variant: Source) -> tuple[bool, list[str]]:
@@ -65,7 +74,8 @@ def certificate(variant: Source) -> tuple[bool, list[str]]:
     In float64, which tells faults from rounding, and in float32, which tells whether it keeps its dtype.
     """
     torch.set_num_threads(1)
-    cls = registry.load(variant)
+    cls = _loaded(variant)
+    stages.at(f"trying the promises of {variant.name}")
     exact, single = (replace(certify(cls, dtype=dtype), variant=variant.name) for dtype in ("float64", "float32"))
     told = {(result.name, result.role) for result in exact.broken}
     more = [result for result in single.broken if (result.name, result.role) not in told]
@@ -82,8 +92,10 @@ def check(cell: Cell, part: int, variant: Source, lengths: set[int]) -> str | No
     lengths: those of the sweep, which are not tried here: what happens at one of them is that cell's own business.
     """
     torch.set_num_threads(1)
+    cls = _loaded(variant)
+    stages.at(f"trying the promises of {variant.name} ({stages.place(variant.origin)})")
     found = certify(
-        registry.load(variant),
+        cls,
         options=cell.parts[part].options,
         roles=cell.mixer_roles,
         dtype=cell.dtype,
@@ -94,6 +106,13 @@ def check(cell: Cell, part: int, variant: Source, lengths: set[int]) -> str | No
     )
     broken = [result for result in found.results if result.status == "broken"]
     return "; ".join(f"{result.name}: {result.detail}" for result in broken) or None
+
+
+def _loaded(source: Source) -> type:
+    stages.importing(source)
+    cls = registry.load(source)
+    stages.at("")
+    return cls
 
 
 def limit_memory(limit: int, threads: int) -> None:
@@ -114,7 +133,7 @@ def _time(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
     with torch.set_grad_enabled(cell.phase in TRAINING_PHASES):
         call, compiling = _ready(cell, workload)
         timing = time_call(call, order.timing, synchronize=synchronize, resolution_s=_resolution_s(synchronize))
-        status = _finite(call())
+        status = _sound(cell, workload, call())
     return status | _in_force(cell, workload) | compiling | asdict(timing)
 
 
@@ -124,7 +143,7 @@ def _memory(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
     workload = build_workload(cell, made[0])
     with torch.set_grad_enabled(cell.phase in TRAINING_PHASES):
         call, _ = _ready(cell, workload)
-        status = _finite(call())
+        status = _sound(cell, workload, call())
         resident = resident_peak_bytes(call)
         peak = peak_bytes(call, cell.device)
     memory = {"peak_bytes": peak, "rss_peak_bytes": resident, "build_peak_bytes": build_peak}
@@ -158,8 +177,8 @@ def _accuracy(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
     cell = order.cell
     if order.task is None or cell.task_options is None:
         raise ValueError(f"an accuracy cell needs a task, {cell.variant} has none")
-    task = _task(registry.load(order.task), cell.T, cell.task_options)
-    cross = None if order.cross is None else registry.load(order.cross)
+    task = _task(_loaded(order.task), cell.T, cell.task_options)
+    cross = None if order.cross is None else _loaded(order.cross)
     built: list[Model] = []
 
     def build() -> Model:
@@ -184,6 +203,17 @@ def _task(cls: type, T: int, options: Mapping[str, Any]) -> Task:
 
 def _trouble(status: str) -> str | None:
     return "no learning rate kept a finite loss" if status == "diverged" else None
+
+
+def _sound(cell: Cell, workload: Workload, output: object) -> dict[str, Any]:
+    """Status of a visit by its last output; where that is the mixer's own, its shape counts too."""
+    methods = {"core": ("attend", "(B, H, T, d_v)"), "layer": ("forward", "(B, T, d_model)")}
+    if cell.phase == "forward" and cell.level in methods:
+        method, letters = methods[cell.level]
+        told = blame.wrong(f"{blame.who(type(workload.mixers[0]))}.{method}", output, workload.output_shape, letters)
+        if told:
+            return {"status": "nonconformant", "reason": told}
+    return _finite(output)
 
 
 def _finite(result: object) -> dict[str, Any]:

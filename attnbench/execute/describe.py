@@ -18,6 +18,7 @@ from attnbench import options, registry
 from attnbench.catalogue import Catalogue, Described, variant_key
 from attnbench.cells import Cell
 from attnbench.errors import RequestError
+from attnbench.execute import stages
 from attnbench.execute.build import MODEL_VOCAB, mixer_factory, spec_of
 from attnbench.execute.orders import Judgement
 from attnbench.measure.cost import cost
@@ -72,6 +73,7 @@ def sources_with(
     """A group's installed names and those of plugin files; a line per file that does not load, and per name twice."""
     found, broken, clashes = registry.installed(group), list[str](), list[str]()
     for file in dict.fromkeys(str(Path(file).resolve()) for file in files):
+        stages.at(f"importing {Path(file).name}")
         try:
             sources = registry.file_sources(file, group)
         except PluginError as error:
@@ -82,12 +84,14 @@ def sources_with(
                 registry.add(found, source)
             except RequestError as error:
                 clashes += error.mistakes
+    stages.at("")
     return found, broken, clashes
 
 
 def offered_by(file: str) -> dict[str, Source]:
     """The variants of one plugin file, by name. Raises PluginError when it does not load or uses a name twice."""
     found: dict[str, Source] = {}
+    stages.at(f"importing {Path(file).name}")
     for source in registry.file_sources(file):
         registry.add(found, source)
     return found
@@ -131,6 +135,7 @@ def task_profile(name: str, sources: Mapping[str, Source]) -> dict[str, Any]:
 
 
 def _describe(use: VariantUse, sources: Mapping[str, Source]) -> Described:
+    stages.importing(sources[use.name])
     try:
         cls = registry.load(sources[use.name])
         resolved, mistakes = options.resolve(cls, use.options)
@@ -145,8 +150,10 @@ def _describe(use: VariantUse, sources: Mapping[str, Source]) -> Described:
 
 def _describe_task(use: VariantUse, tasks: Mapping[str, Source], variants: Mapping[str, Source]) -> Described:
     """A task is built once, at its smallest T: its constructor knows which options go together."""
+    stages.importing(tasks[use.name])
     try:
         cls = registry.load(tasks[use.name])
+        stages.at(f"building the task {use.name} of {stages.place(tasks[use.name].origin)}")
         if not issubclass(cls, Task):
             return Described(error=f"{cls.__name__} is no subclass of attnbench.tasks.Task")
         resolved, mistakes = options.resolve(cls, use.options)

@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from attnbench.errors import RequestError
+from attnbench.execute import stages
 from attnbench.registry import describe_error
 
 PRELOAD = ["attnbench.execute.cell", "attnbench.execute.describe"]
@@ -81,6 +82,7 @@ class _Running:
     answers: Connection
     output: Path
     started_s: float = field(default_factory=time.perf_counter)
+    stage: stages.Stage = field(default_factory=lambda: stages.Stage(""))
 
     def left_s(self) -> float | None:
         limit = self.job.timeout_s
@@ -107,6 +109,10 @@ class FreshProcesses:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def warm_up(self) -> None:
+        """Wait until torch is loaded, which is to count against no job's limit."""
+        self.call("os:getpid")
 
     def call(self, function: str, *arguments: Any, timeout_s: float | None = None) -> Outcome:
         """Run one job and wait for it."""
@@ -153,11 +159,12 @@ class FreshProcesses:
         doors = [door for running in self._running for door in (running.answers, running.process.sentinel)]
         ready = wait(doors, min([*limits, LONGEST_SLEEP_S]))
         for running in list(self._running):
+            outcome = None
             if running.answers in ready or running.process.sentinel in ready:
                 outcome = _outcome(running)
-            elif running.left_s() == 0.0:
-                outcome = Outcome("timeout", reason=f"ran past its limit of {running.job.timeout_s:g} s")
-            else:
+            if outcome is None and running.left_s() == 0.0:
+                outcome = _ended(running, "timeout", f"ran past its limit of {running.job.timeout_s:g} s")
+            if outcome is None:
                 continue
             self._running.remove(running)
             _kill(running)
@@ -172,6 +179,7 @@ def _child(answers: Connection, output: str, function: str, arguments: tuple[Any
     with open(output, "ab", buffering=0) as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
+    stages.listen(answers.send)
     try:
         module, _, name = function.partition(":")
         answers.send(Outcome("ok", getattr(import_module(module), name)(*arguments)))
@@ -209,16 +217,20 @@ def _leave_after(parent: Any) -> None:
     os._exit(1)
 
 
-def _outcome(running: _Running) -> Outcome:
-    """What a process that answered or died has to say."""
-    if running.answers.poll():
-        try:
-            answer: Outcome = running.answers.recv()
-            return answer
-        except (EOFError, OSError):
-            pass  # it died while it answered
-        except Exception as error:  # an object of a plugin's own, say
-            return Outcome("failed", reason=f"its answer cannot be read: {describe_error(error)}")
+def _outcome(running: _Running) -> Outcome | None:
+    """What a process that answered or died has to say; None when it only said what it is at."""
+    try:
+        while running.answers.poll():
+            answer: Outcome | stages.Stage = running.answers.recv()
+            if isinstance(answer, Outcome):
+                return answer
+            running.stage = answer
+        if running.process.is_alive():
+            return None
+    except (EOFError, OSError):
+        pass  # it died while it answered
+    except Exception as error:  # an object of a plugin's own, say
+        return Outcome("failed", reason=f"its answer cannot be read: {describe_error(error)}")
     running.process.join(timeout=5)
     code = running.process.exitcode
     output = _tail(running.output)
@@ -226,8 +238,14 @@ def _outcome(running: _Running) -> Outcome:
         return Outcome("oom", reason=_last_line(output), detail=output)
     if code is not None and code < 0:
         hint = SIGNAL_HINTS.get(-code) or signal.strsignal(-code)
-        return Outcome("killed", reason=f"killed (signal {-code}, {hint})", detail=output)
-    return Outcome("failed", reason=f"the process ended by itself with status {code}", detail=output)
+        return _ended(running, "killed", f"killed (signal {-code}, {hint})", output)
+    return _ended(running, "failed", f"the process ended by itself with status {code}", output)
+
+
+def _ended(running: _Running, status: str, reason: str, detail: str | None = None) -> Outcome:
+    """The outcome of a process that gave none itself, with the stage that it was at."""
+    where = f" while {running.stage.words}" if running.stage.words else ""
+    return Outcome(status, reason=reason + where, detail=detail)
 
 
 def _timed(outcome: Outcome, running: _Running) -> Outcome:

@@ -12,11 +12,12 @@ import json
 import math
 import random
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from attnbench import plugin_files
 from attnbench.catalogue import Catalogue
 from attnbench.cells import Cell, expand, repeated
 from attnbench.errors import RequestError, did_you_mean
@@ -25,11 +26,12 @@ from attnbench.execute.orders import Judgement, Visit
 from attnbench.measure.machine import environment, package_version, processor, usable_cores
 from attnbench.records import AS_ASKED, Record, Run, RunFolder, read_records, visits_left
 from attnbench.settings import Measure
-from attnbench.sweep import Sweep, read_toml, validate, wanted_tasks, wanted_variants
+from attnbench.sweep import Sweep, read_toml, timeout_of, validate, wanted_tasks, wanted_variants
 
-CHECK_TIMEOUT_S = 60.0
+CHECK_TIMEOUT_S = 60.0  # a sweep's own timeout bounds it when smaller, and the next one too
 QUESTION_TIMEOUT_S = 120.0
 COMPILE_S = 20.0  # a guess too
+SHORTEST_TIMEOUT_S = 10.0  # but a good variant needs so long for them on a busy machine
 FLOPS_PER_S = 2e10  # a guess at one core, to expect times by; what visits really take corrects it
 
 
@@ -64,7 +66,10 @@ class Quiet:
 
 @dataclass(frozen=True)
 class Plan:
-    """A validated request: what would run, and what cannot. repeated: points that ask again for an earlier one."""
+    """A validated request: what would run, and what cannot.
+
+    repeated: points that ask again for an earlier one. plugins: as `plugin_files.find` gives them.
+    """
 
     path: Path
     sweep: Sweep
@@ -74,6 +79,7 @@ class Plan:
     catalogue: Catalogue
     baseline: str
     timeout_s: float
+    plugins: Mapping[str, Path]
 
     def order(self, cell: Cell, measure: Measure) -> Visit:
         """What a process is sent to do."""
@@ -115,41 +121,46 @@ def make_plan(
     path: Path,
     tables: dict[str, Any],
     *,
-    plugins: Iterable[str | Path] = (),
+    plugins: plugin_files.Files = (),
     timeout_s: float | None = None,
 ) -> Plan:
     """Validate and expand what a sweep file says. Raises RequestError with every mistake; nothing has run then."""
-    files = _plugin_files(tables, path, plugins)
+    files = plugin_files.find(tables, path, plugin_files.listed(plugins))
+    limit_s = timeout_s or timeout_of(tables)
+    processes.warm_up()
     asked = processes.call(
         "attnbench.execute.describe:catalogue",
         wanted_variants(tables),
         wanted_tasks(tables),
-        files,
-        timeout_s=QUESTION_TIMEOUT_S,
+        [str(file) for file in files.values()],
+        timeout_s=_bounded(QUESTION_TIMEOUT_S, limit_s),
     )
     if asked.status != "ok":
-        plugins_named = f"; it loads {', '.join(Path(file).name for file in files)}" if files else ""
-        raise RequestError([f"{path}: what it names cannot be looked up: {asked.reason}{plugins_named}"])
+        raise RequestError([f"{path}: what it names cannot be looked up: {asked.reason}"])
     catalogue: Catalogue = asked.value
     sweep = validate(tables, str(path), catalogue)
     context = f"torch {package_version('torch')} on {processor()}"
     cells = tuple(expand(sweep, catalogue, context))
     again = tuple(repeated(sweep, catalogue, context))
-    judgements = _judged(processes, cells, catalogue)
+    judgements = _judged(processes, cells, catalogue, _bounded(QUESTION_TIMEOUT_S, limit_s))
     baseline = _baseline(sweep, cells, path)
-    return Plan(path, sweep, cells, again, judgements, catalogue, baseline, timeout_s or sweep.timeout)
+    return Plan(path, sweep, cells, again, judgements, catalogue, baseline, limit_s, files)
 
 
-def _judged(processes: FreshProcesses, cells: Sequence[Cell], catalogue: Catalogue) -> tuple[Judgement, ...]:
+def _bounded(longest_s: float, timeout_s: float) -> float:
+    """The limit of what is not a visit: as long as a visit may take, within reason."""
+    return min(longest_s, max(timeout_s, SHORTEST_TIMEOUT_S))
+
+
+def _judged(
+    processes: FreshProcesses, cells: Sequence[Cell], catalogue: Catalogue, timeout_s: float
+) -> tuple[Judgement, ...]:
     """Ask about the cells of each variant in a process of its own; one that dies over it leaves its cells to try."""
     by_variant: dict[str, list[Cell]] = {}
     for cell in cells:
         by_variant.setdefault(cell.variant, []).append(cell)
     sources = catalogue.variant_sources, catalogue.task_sources
-    jobs = [
-        Job("attnbench.execute.describe:judge", (own, *sources), QUESTION_TIMEOUT_S, tag=own)
-        for own in by_variant.values()
-    ]
+    jobs = [Job("attnbench.execute.describe:judge", (own, *sources), timeout_s, tag=own) for own in by_variant.values()]
     judged: dict[str, Judgement] = {}
     for job, outcome in processes.run(jobs, usable_cores()):
         if outcome.status == "ok":
@@ -162,7 +173,7 @@ def run(
     *,
     out: str | Path | None = None,
     overrides: Iterable[str] = (),
-    plugins: Iterable[str | Path] = (),
+    plugins: plugin_files.Files = (),
     resume: bool = False,
     overwrite: bool = False,
     timeout_s: float | None = None,
@@ -175,18 +186,17 @@ def run(
 ) -> Run:
     """Run a sweep file and return its run folder (`out`, else a new one under results/).
 
-    overrides: `KEY=VALUE` strings as for --set. resume: work only on what an earlier run of this folder left.
-    timeout_s: seconds for each visit, instead of the file's. workers: visits side by side where that is allowed,
-    default the number of usable cores. retry: statuses that a resumed run tries again. fail_fast: stop at the first
-    cell that goes wrong; budget_s: begin no visit after so many seconds; either leaves the rest pending.
-    Raises RequestError before anything runs when the request is wrong.
+    overrides: `KEY=VALUE` strings as for --set. plugins: a file or several. resume: work only on what an earlier run
+    of this folder left. timeout_s: seconds for each visit, instead of the file's. workers: visits side by side where
+    that is allowed, default the number of usable cores. retry: statuses that a resumed run tries again. fail_fast:
+    stop at the first cell that goes wrong; budget_s: begin no visit after so many seconds; either leaves the rest
+    pending. Raises RequestError before anything runs when the request is wrong.
     """
-    path, overrides, plugins = Path(sweep), list(overrides), list(plugins)
+    path, overrides = Path(sweep), list(overrides)
     tables = read_toml(path, overrides)
     with FreshProcesses(start_method, training=bool(wanted_tasks(tables))) as processes:
         plan = make_plan(processes, path, tables, plugins=plugins, timeout_s=timeout_s)
-        asked = {"overrides": overrides, "plugins": [Path(plugin).name for plugin in plugins]}
-        folder = _open(plan, out, asked, resume=resume, overwrite=overwrite)
+        folder = _open(plan, out, overrides, resume=resume, overwrite=overwrite)
         try:
             conduct = Conduct(workers or usable_cores(), retry, fail_fast, math.inf if budget_s is None else budget_s)
             _Work(plan, folder, processes, conduct, listener or Quiet()).do()
@@ -280,7 +290,8 @@ class _Work:
         lengths = {length for cell, _ in members for length in (cell.T, cell.S)}
         source = self.plan.catalogue.variant_sources[smallest.parts[part].name]
         arguments = (smallest, part, source, lengths)
-        return Job("attnbench.execute.cell:check", arguments, CHECK_TIMEOUT_S, tag=members)
+        limit_s = _bounded(CHECK_TIMEOUT_S, self.plan.timeout_s)
+        return Job("attnbench.execute.cell:check", arguments, limit_s, tag=members)
 
     def _visit(self, pairs: list[tuple[Cell, Measure]], at_once: int) -> None:
         jobs = (
@@ -365,17 +376,6 @@ def _measured(outcome: Outcome) -> Record:
     return fields | ({"overhead_s": outcome.seconds - inside_s} if "sampled_s" in fields else {})
 
 
-def _plugin_files(tables: dict[str, Any], path: Path, plugins: Iterable[str | Path]) -> list[str]:
-    """Plugin files of the sweep (relative to it) and of the command line, as absolute paths; all must exist."""
-    named = tables.get("plugins", [])
-    listed = [path.parent / name for name in named if isinstance(name, str)] if isinstance(named, list) else []
-    files = [*listed, *(Path(plugin) for plugin in plugins)]
-    missing = [f"{file}: no such plugin file" for file in files if not file.is_file()]
-    if missing:
-        raise RequestError(missing)
-    return [str(file.resolve()) for file in files]
-
-
 def _baseline(sweep: Sweep, cells: Sequence[Cell], path: Path) -> str:
     """The label that ratios are taken against: as asked, else fused if present, else the first."""
     labels = list(dict.fromkeys(cell.label for cell in cells))
@@ -388,24 +388,34 @@ def _baseline(sweep: Sweep, cells: Sequence[Cell], path: Path) -> str:
     raise RequestError([f'{path}: baseline: "{wanted}" is not among the variants{did_you_mean(wanted, labels)}'])
 
 
-def _open(
-    plan: Plan, out: str | Path | None, asked: dict[str, list[str]], *, resume: bool, overwrite: bool
-) -> RunFolder:
+def _open(plan: Plan, out: str | Path | None, overrides: list[str], *, resume: bool, overwrite: bool) -> RunFolder:
     """Lock and begin the run folder. Raises RequestError when it holds another run and nobody said what to do."""
     folder = _new_folder(plan.path.stem) if out is None else RunFolder.create(Path(out))
-    text = plan.path.read_text(encoding="utf-8")
     try:
+        text, sources = plan.path.read_bytes().decode(), plugin_files.contents(plan.plugins)
         if overwrite:
             folder.clear()
-        elif folder.used and not resume:
-            whose = "this sweep" if folder.holds(text) else "another sweep"
-            raise RequestError([f"{folder.path}: holds a run of {whose} already; say --resume or --overwrite"])
-        facts = {"baseline": plan.baseline, "question": plan.sweep.question} | asked
-        folder.begin(text, (cell.row() for cell in plan.cells), facts | environment())
+        elif folder.used:
+            _check_going_on(folder, plan, text, overrides, resume)
+        facts = {"baseline": plan.baseline, "question": plan.sweep.question, "overrides": overrides}
+        folder.begin(text, (cell.row() for cell in plan.cells), facts | environment(), sources)
     except BaseException:
         folder.close()
         raise
     return folder
+
+
+def _check_going_on(folder: RunFolder, plan: Plan, sweep: str, overrides: list[str], resume: bool) -> None:
+    """A run is gone on with when it is asked for: by the sweep that began it, or one that shares cells with it."""
+    same_sweep = folder.holds(sweep)
+    if not resume:
+        whose = "this sweep" if same_sweep else "another sweep"
+        raise RequestError([f"{folder.path}: holds a run of {whose} already; say --resume or --overwrite"])
+    same = same_sweep and Run(folder.path).environment.get("overrides") == overrides
+    held = set() if same else folder.cells
+    if held and held.isdisjoint(cell.id for cell in plan.cells):
+        what = f"no cell of {plan.path} is in the run that it holds"
+        raise RequestError([f"{folder.path}: {what}; choose another --out, or say --overwrite"])
 
 
 def _new_folder(stem: str) -> RunFolder:
