@@ -315,6 +315,14 @@ class EncoderDecoder(nn.Module):
         return logits
 
 
+def n_params_body(module: nn.Module) -> int:
+    """Parameters of a model without token embeddings, their positions and the head; of any other module, all."""
+    outside = [part for part in module.modules() if isinstance(part, TokenEmbedding)]
+    heads = [module.head] if isinstance(module, LanguageModel | EncoderDecoder) else []
+    apart = {parameter for part in (*outside, *heads) for parameter in part.parameters()}
+    return sum(parameter.numel() for parameter in module.parameters() if parameter not in apart)
+
+
 def most_positions(kinds: list[PositionKind]) -> PositionKind:
     """What a stack of mixers asks for: the most that any of its layers needs."""
     order: tuple[PositionKind, ...] = ("learned", "sinusoidal", "none")

@@ -39,7 +39,7 @@ MEASURES = (TIME, MEMORY, ACCURACY)
 COLUMNS_OF = {  # columns that only cells with this measure have
     "time": ("time_s", "time_low_s", "time_high_s", "flops_per_s", "first_call_s", "warmup_s", "sampled_s"),
     "memory": ("peak_bytes", "rss_peak_bytes", "build_peak_bytes"),
-    "accuracy": ("accuracy", "chance", "floor", "loss", "lr"),
+    "accuracy": ("accuracy", "sequence_accuracy", "chance", "floor", "n_scored", "n_test", "loss", "lr"),
 }
 
 

@@ -34,7 +34,7 @@ from attnbench.report.looks import N_LOOKS, looks
 from attnbench.report.writers import Table
 
 MAX_PANELS = 60
-SHARES = ("accuracy", "chance", "floor")
+SHARES = ("accuracy", "sequence_accuracy", "chance", "floor")
 PLACES = ("label", "facet", "x", "x_text", "order")
 ENDS = {"value": "", "low": "_low", "high": "_high"}  # columns of a figure, and how those of ratios end
 

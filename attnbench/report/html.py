@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pandas import DataFrame
 
 from attnbench.report.answer import answer
-from attnbench.report.tables import denominator, summary
+from attnbench.report.tables import SAME, denominator, summary
 from attnbench.report.writers import Table
 
 LONG = 16  # rows from which a table is folded
@@ -56,6 +56,7 @@ def page(
         baseline=baseline,
         compared=baseline in set(frame["label"]),
         denominator=denominator(frame),
+        same=SAME,
         findings=answer(frame, baseline),
         counts=summary(frame).to_dict("records"),
         reasons=reasons(frame),

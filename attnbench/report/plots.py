@@ -26,7 +26,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 from pandas import DataFrame
 
-from attnbench.analyse.crossover import crossings
+from attnbench.analyse.crossover import crossings, noise
 from attnbench.report import scales, words
 from attnbench.report.looks import Look
 from attnbench.report.scales import Axis, Colours
@@ -355,23 +355,28 @@ def _write(axes: Axes, at: tuple[float, float], text: str, colour: Any, size: fl
 
 
 def _contour(axes: Axes, part: DataFrame) -> None:
-    """Where the ratio is 1, by straight lines between measured neighbours in log T, log d and log ratio."""
+    """Where the ratio is 1, by straight lines between measured neighbours in log T, log d and log ratio.
+
+    No line passes through cells that are noise around 1.
+    """
     T, d = np.unique(part["T"]), np.unique(part["d_model"])
     if len(T) > 1 and len(d) > 1 and _crosses(part):
-        axes.contour(np.log2(T), np.log2(d), _grid(part, T, d), levels=[0], colors=INK, linewidths=2, zorder=4)
+        values = np.ma.masked_where(noise(_grid(part, T, d, "side").filled(np.nan)), _grid(part, T, d))
+        axes.contour(np.log2(T), np.log2(d), values, levels=[0], colors=INK, linewidths=2, zorder=4)
     elif len(d) == 1:
-        for at in crossings(part["T"], part["ratio"]):
+        for at in crossings(part["T"], part["ratio"], part["ratio_low"], part["ratio_high"]):
             axes.axvline(float(np.log2(at.T)), color=INK, linewidth=2, zorder=4)
 
 
 def _crosses(part: DataFrame) -> bool:
-    return bool(part["value"].min() < 0 < part["value"].max())
+    """Whether the ratio is below 1 in some cells and above it in others, beyond noise."""
+    return bool(part["side"].min() < 0 < part["side"].max())
 
 
-def _grid(part: DataFrame, T: Any, d: Any) -> Any:
+def _grid(part: DataFrame, T: Any, d: Any, column: str = "value") -> Any:
     """Values as (n_d, n_T), masked where there is none."""
     grid = np.full((len(d), len(T)), np.nan)
-    grid[np.searchsorted(d, part["d_model"]), np.searchsorted(T, part["T"])] = part["value"]
+    grid[np.searchsorted(d, part["d_model"]), np.searchsorted(T, part["T"])] = part[column]
     return np.ma.masked_invalid(grid)
 
 

@@ -33,6 +33,7 @@ class Copy(Task):
     """
 
     title: ClassVar[str] = "copy a string of any length"
+    slice_unit: ClassVar[str] = "length"
     roles: ClassVar[tuple[Role, ...]] = ("causal",)
 
     def __init__(

@@ -38,6 +38,7 @@ class Reverse(Task):
     """
 
     title: ClassVar[str] = "write a string backwards, as sequence to sequence"
+    slice_unit: ClassVar[str] = "length"
     kind: ClassVar[Literal["tokens", "seq2seq"]] = "seq2seq"
     roles: ClassVar[tuple[Role, ...]] = ("causal",)
 
