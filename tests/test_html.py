@@ -64,7 +64,12 @@ def whole_run(tmp_path_factory):
     report(
         folder,
         run_frame(),
-        environment={"torch": "2.13.0", "cpu": {"cores": 2, "flags": ["avx2", "fma"]}, "overrides": []},
+        environment={
+            "torch": "2.13.0",
+            "cpu": {"cores": 2, "flags": ["avx2", "fma"]},
+            "overrides": [],
+            "train": {"steps": 5},
+        },
     )
     return folder
 
@@ -96,7 +101,9 @@ def test_the_page_says_what_was_measured(whole_run):
     assert "avx2, fma" in page
     assert "overrides" not in page
     assert "made to be oom" in page
-    assert headings(whole_run / PAGE) == ["Cells", "Time", "Memory", "Accuracy", "Cost", "Environment"]
+    assert "train.steps – 5" in page
+    assert "lstm 36 34 1 1 0 0" in page
+    assert headings(whole_run / PAGE) == ["Cells", "Time", "Memory", "Accuracy", "Cost", "Settings", "Environment"]
 
 
 def test_the_answer_names_the_crossovers_per_width():
@@ -206,9 +213,9 @@ def test_names_cannot_run_in_the_page(tmp_path):
 
 def test_sections_without_cells_are_left_out(tmp_path):
     times = [timed("a", 64, 8, 1.0, measures=["time"])]
-    assert headings(report(tmp_path, frame(times), baseline="a")) == ["Cells", "Time", "Cost"]
+    assert headings(report(tmp_path, frame(times), baseline="a")) == ["Cells", "Time", "Cost", "Settings"]
     learned = scores(["a"], sizes=[32], widths=[32], seeds=[0])
-    assert headings(report(tmp_path, frame(learned), baseline="a")) == ["Cells", "Accuracy", "Cost"]
+    assert headings(report(tmp_path, frame(learned), baseline="a")) == ["Cells", "Accuracy", "Cost", "Settings"]
 
 
 @pytest.mark.parametrize("empty", [DataFrame(), frame([])])

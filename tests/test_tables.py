@@ -44,6 +44,16 @@ def test_counts_add_up_to_the_requested_cells(statuses):
     assert denominator(whole) == f"{statuses.count('ok')} of {len(statuses)} cells"
 
 
+def test_cells_are_counted_per_variant_and_status():
+    rows = [timed("b", 64, 8, 1), failed("b", 128, 8, "oom"), failed("b", 256, 8, "oom"), failed("a", 64, 8, "timeout")]
+    assert of(rows, "status").rows == [
+        ["variant", "cells", "ok", "timeout", "oom"],
+        ["b", "3", "1", "0", "2"],
+        ["a", "1", "0", "1", "0"],
+        ["all", "4", "1", "1", "2"],
+    ]
+
+
 def test_a_cell_without_a_value_shows_its_status(made):
     assert row(made["time"], variant="full", d_model=128)[2048] == "timeout"
     assert row(made["memory"], variant="fused", d_model=256)[2048] == "oom"
@@ -239,7 +249,7 @@ def test_times_come_in_a_fitting_unit(value, text):
 def test_tables_of_a_frame_without_cells_are_only_the_counts():
     (only,) = tables(frame([]), "fused")
     assert (only.name, only.note) == ("status", "0 of 0 cells ok")
-    assert next(csv.reader(io.StringIO(only.data.to_csv(index=False)))) == ["status", "cells"]
+    assert list(csv.reader(io.StringIO(only.data.to_csv(index=False)))) == [["variant", "cells"], ["all", "0"]]
 
 
 def test_many_cells_make_tables_of_as_many_entries():

@@ -368,8 +368,9 @@ def _open(
         elif folder.used and not resume:
             whose = "this sweep" if folder.holds(text) else "another sweep"
             raise RequestError([f"{folder.path}: holds a run of {whose} already; say --resume or --overwrite"])
-        facts = {"baseline": plan.baseline, "question": plan.sweep.question} | asked
-        folder.begin(text, (cell.row() for cell in plan.cells), facts | environment())
+        facts: dict[str, Any] = {"baseline": plan.baseline, "question": plan.sweep.question} | asked
+        facts |= {"timing": plan.sweep.timing.model_dump(), "train": plan.sweep.train.model_dump()} | environment()
+        folder.begin(text, (cell.row() for cell in plan.cells), facts)
     except BaseException:
         folder.close()
         raise

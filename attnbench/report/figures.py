@@ -14,6 +14,8 @@ from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, ask
 from attnbench.report import plots, scales, tables, words
 from attnbench.report.looks import Look, looks
 
+APART = " Series stand a little to the left and right of their place, so that none hides another."
+
 
 class Picture(NamedTuple):
     """A figure under its file name, and what there is to see in it."""
@@ -67,10 +69,10 @@ def _accuracies(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:
     lines = known.assign(name=known["label"], facet=[f"d = {d}" for d in known["d_model"]], x=known["T"])
     seeds = " Mean over seeds; bars: from the lowest seed to the highest." if merged["n_cells"].max() > 1 else ""
     figure = plots.curves(
-        _over_T(merged), style, scales.ACCURACY, x_label="T", title=title, note=note, references=lines
+        _over_T(merged), style, scales.ACCURACY, x_label="T", title=title, note=note, references=lines, apart=True
     )
     name = words.file_name("accuracy", group.settings, group.differs)
-    yield Picture(name, f"{title}, against T, one panel per d.{seeds}", figure)
+    yield Picture(name, f"{title}, against T, one panel per d.{APART}{seeds}", figure)
     if len(merged[["d_model", "T"]].drop_duplicates()) > 1:
         floor = float(known.loc[known["label"] == "floor", "value"].min()) if "floor" in set(known["label"]) else 0.0
         figure = plots.accuracy_planes(merged, floor, title=f"{title}, over T and d", note=note)
@@ -80,11 +82,12 @@ def _accuracies(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:
     if slices["value"].notna().any():
         unit = tables.slice_unit(group.frame)
         lines = known.assign(name=known["label"], facet=_facets(known), x=1.0)
+        by_unit = f"{title}, by {unit}"
         figure = plots.curves(
-            slices, style, scales.ACCURACY, x_label=unit, title=f"{title}, by {unit}", note=note, references=lines
+            slices, style, scales.ACCURACY, x_label=unit, title=by_unit, note=note, references=lines, apart=True
         )
         name = words.file_name(f"accuracy_{unit}", group.settings, group.differs)
-        yield Picture(name, f"{title}, by {unit}.{seeds}", figure)
+        yield Picture(name, f"{by_unit}.{APART}{seeds}", figure)
 
 
 def _note(group: Group, measure: Measure) -> str:

@@ -60,6 +60,15 @@ def summary(frame: DataFrame) -> DataFrame:
     return DataFrame({"status": order, "cells": [int(counts[status]) for status in order]})
 
 
+def by_variant(frame: DataFrame) -> DataFrame:
+    """Columns variant, cells and every status there is, best first: one row per variant, and one of all together."""
+    statuses = summary(frame)["status"]
+    status = frame["status"].astype("object").fillna("pending")
+    parts = [*((label, status[frame["label"] == label]) for label in frame["label"].drop_duplicates()), ("all", status)]
+    rows = [[label, len(part), *(int((part == name).sum()) for name in statuses)] for label, part in parts]
+    return DataFrame(rows, columns=["variant", "cells", *statuses])
+
+
 def denominator(frame: DataFrame) -> str:
     """How many of the requested cells are ok: "37 of 48 cells"."""
     return f"{int((frame['status'] == 'ok').sum())} of {len(frame)} cells"
@@ -225,8 +234,8 @@ def costs(frame: DataFrame) -> DataFrame:
 
 def tables(frame: DataFrame, baseline: str) -> list[Table]:
     """All tables of a report, those without a cell left out."""
-    counts = summary(frame)
-    made = [Table("status", "Cells by status", counts, counts, f"{denominator(frame)} ok")]
+    counts = by_variant(frame)
+    made = [Table("status", "Cells by variant and status", counts, counts, f"{denominator(frame)} ok")]
     if len(bad := problems(frame)):
         made.append(Table("problems", "Cells that are not ok", bad, bad))
     for measure in (TIME, MEMORY):
