@@ -25,7 +25,7 @@ from attnbench.positions import Positions
 from attnbench.settings import TrainSettings
 from attnbench.splits import fingerprint, held_out, training_batches
 from attnbench.tasks import IGNORE, Batch, Task
-from attnbench.transformer import EncoderDecoder, LanguageModel
+from attnbench.transformer import EncoderDecoder, LanguageModel, n_params_body
 
 Model = LanguageModel | EncoderDecoder
 
@@ -35,9 +35,11 @@ class TrainResult:
     """What training a cell gave.
 
     status: `ok`, or `diverged` when no trial kept a finite loss; then accuracies, loss, lr are None and slices empty.
-    accuracy, loss: on n_scored test tokens, loss in nats. chance, floor: the task's own, for accuracy.
+    accuracy, loss: on n_scored test tokens of n_test sequences, loss in nats. chance, floor: the task's own, for
+    accuracy.
     sequence_accuracy: share of the test sequences with every scored token right.
-    slices: name -> {"accuracy", "n"}, over the same tokens; the accuracy of an empty slice is None.
+    slices: name -> {"accuracy", "n"}, over the same tokens; the accuracy of an empty slice is None. slice_unit: what
+    their names count.
     trials: one dict per learning rate that was tried; see `Trial`. lr: the one chosen.
     fingerprint: SHA-256 of the validation and test sequences.
     """
@@ -49,10 +51,13 @@ class TrainResult:
     chance: float
     floor: float
     n_scored: int
+    n_test: int
     slices: dict[str, dict[str, float | int | None]]
+    slice_unit: str
     lr: float | None
     trials: list[dict[str, Any]]
     n_params: int
+    n_params_body: int
     fingerprint: str
 
 
@@ -138,10 +143,13 @@ def train(
         chance=task.chance,
         floor=task.floor,
         n_scored=int((test.labels != IGNORE).sum()),
+        n_test=len(test),
         slices={} if score is None else score.slices,
+        slice_unit=task.slice_unit,
         lr=None if best is None else best[0].lr,
         trials=[asdict(trial) for trial in trials],
         n_params=sum(p.numel() for p in model.parameters()),
+        n_params_body=n_params_body(model),
         fingerprint=fingerprint(validation, test),
     )
 

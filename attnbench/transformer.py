@@ -326,3 +326,11 @@ class EncoderDecoder(nn.Module):
         """Source ids (B, S), target ids (B, T) -> logits (B, T, vocab_size). source_mask as in `hidden`."""
         logits: Tensor = self.head(self.hidden(source, target, source_mask))
         return logits
+
+
+def n_params_body(module: nn.Module) -> int:
+    """Parameters of a model without token embeddings, their positions and the head; of any other module, all."""
+    outside = [part for part in module.modules() if isinstance(part, TokenEmbedding)]
+    heads = [module.head] if isinstance(module, LanguageModel | EncoderDecoder) else []
+    apart = {parameter for part in (*outside, *heads) for parameter in part.parameters()}
+    return sum(parameter.numel() for parameter in module.parameters() if parameter not in apart)

@@ -40,6 +40,7 @@ BYTES: dict[str, Callable[[int, int], float]] = {
     "linear": lambda T, d: 4.0 * 19 * T * d,
     "lstm": lambda T, d: 4.0 * 18 * T * d,
 }
+SCORED = {"slice_unit": "gap", "n_test": 2048, "n_scored": 4 * 2048}
 SIZES = (64, 128, 256, 512, 1024, 2048)
 WIDTHS = (64, 128, 256)
 
@@ -73,7 +74,8 @@ def costs(
         time_s = TIMES.get(label, TIMES["fused"])(T, d) * (1 if label in TIMES else 1 + i % 37 / 12)
         flops = 8.0 * T * d**2 + 2 * T**2 * d
         more = {"peak_bytes": BYTES.get(label, BYTES["fused"])(T, d), "flops": flops, "n_params": 4 * d**2}
-        more |= {"param_bytes": 16 * d**2, "flops_executed": flops if label != "lstm" else None}
+        more |= {"n_params_body": (8 if label == "lstm" else 4) * d**2, "param_bytes": 16 * d**2}
+        more |= {"flops_executed": flops if label != "lstm" else None}
         rows.append(timed(label, T, d, time_s * noise.lognormal(0, 0.03), spread=noise.uniform(0.01, 0.06), **more))
     return rows
 
@@ -114,7 +116,7 @@ def run_frame() -> pd.DataFrame:
 def _accuracy_cell(label: str, T: int, d: int) -> dict[str, Any]:
     cell = {"label": label, "T": T, "d_model": d, "level": "model", "phase": None, "measures": ["accuracy"], "B": 64}
     more = {"task": "distance", "task_options": json.dumps({"n_slots": 4}), "n_layers": 2, "d_ff": 4 * d}
-    return cell | more | {"chance": 1 / 12, "floor": 0.125, "positions": "learned", "embedding_std": 0.02}
+    return cell | more | {"chance": 1 / 12, "floor": 0.125, "positions": "learned", "embedding_std": 0.02} | SCORED
 
 
 def _score(label: str, gap: int, d: int, noise: np.random.Generator) -> float:

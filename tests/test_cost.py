@@ -107,8 +107,14 @@ def test_gradients_of_a_call_are_returned_and_never_pile_up():
 
 def test_core_has_ready_inputs_and_no_parameters():
     workload = build_workload(cell(level="core"), build_module(cell(level="core"), Dense))
-    assert workload.n_params == 0
+    assert workload.n_params == workload.n_params_body == 0
     assert [tuple(x.shape) for x in workload.inputs] == [(3, 2, 12, 4)] * 3
+
+
+@pytest.mark.parametrize("level", ["layer", "block"])
+def test_below_a_model_all_parameters_are_body(level):
+    workload = build_workload(cell(level=level), build_module(cell(level=level), Dense))
+    assert workload.n_params_body == workload.n_params > 0
 
 
 def test_parameters_that_the_core_uses_get_a_gradient():

@@ -8,7 +8,7 @@ from frames import failed, frame, timed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbench.analyse.crossover import crossings, crossovers, ratios
+from attnbench.analyse.crossover import MARGIN, crossings, crossovers, noise, ratios, sides
 from attnbench.analyse.points import MEMORY, TIME, points
 
 SIZES = [64, 128, 256, 512, 1024, 2048, 4096]
@@ -44,7 +44,7 @@ def test_each_crossing_lies_between_neighbours_on_both_sides_of_one(curve):
     curve = sorted(curve)
     T, ratio = [pair[0] for pair in curve], [pair[1] for pair in curve]
     found = crossings(T, ratio)
-    signs = [np.sign(np.log(r)) for r in ratio if abs(np.log(r)) > 1e-12]
+    signs = [np.sign(np.log(r)) for r in ratio if abs(np.log(r)) > np.log1p(MARGIN)]
     assert len(found) == sum(a != b for a, b in pairwise(signs))
     for at in found:
         before = [r for t, r in curve if t < at.T * (1 - 1e-9)]
@@ -83,9 +83,60 @@ def test_the_interval_holds_the_crossover_and_grows_with_the_spread(spread, shif
     assert at.high / at.low == pytest.approx((1 + spread) / (1 - spread), rel=1e-6)
 
 
-def test_an_interval_that_reaches_past_the_measured_range_is_open_there():
-    (at,) = crossings([64, 128, 256], [1.2, 1.1, 0.9], [0.9, 0.8, 0.7], [1.5, 1.3, 1.2])
-    assert (at.low, at.high) == (-np.inf, np.inf)
+@given(curve=curves)
+def test_ratios_within_the_margin_never_cross(curve):
+    T, ratio = [pair[0] for pair in curve], np.array([pair[1] for pair in curve])
+    near_one = ratio ** (0.99 * np.log1p(MARGIN) / np.log(100))
+    assert crossings(T, near_one) == ()
+    assert (sides(near_one) == 0).all()
+
+
+@given(curve=curves, spread=st.floats(0, 3))
+def test_a_ratio_differs_only_where_its_interval_leaves_one(curve, spread):
+    ratio = np.array([pair[1] for pair in curve])
+    side = sides(ratio, ratio / (1 + spread), ratio * (1 + spread))
+    assert ((side == 0) == (np.abs(np.log(ratio)) <= np.log1p(max(spread, MARGIN)))).all()
+    assert (side[side != 0] == np.sign(np.log(ratio))[side != 0]).all()
+
+
+def test_an_interval_that_reaches_below_zero_holds_one():
+    assert sides([2.0, 2.0], [-1.0, 1.5], [5.0, 5.0]).tolist() == [0, 1]
+
+
+def test_a_crossing_needs_a_difference_on_both_of_its_sides():
+    assert crossings([64, 128, 256], [1.2, 1.1, 0.9], [0.9, 0.8, 0.7], [1.5, 1.3, 1.2]) == ()
+    assert crossings([64, 128, 256], [1.2, 1.1, 0.9], [1.1, 1.05, 0.7], [1.5, 1.3, 1.2]) == ()
+
+
+def test_noise_around_one_between_two_sides_is_one_crossing():
+    (at,) = crossings([1, 2, 4, 8, 16], [2, 1.01, 0.99, 1.01, 0.5])
+    assert at.to == "below"
+    assert pytest.approx(2 * 2**1.5, rel=0.01) == at.T
+
+
+def test_a_null_test_has_no_crossing_and_no_side():
+    noise = np.random.default_rng(0)
+    rows = [timed(name, T, d, noise.normal(1, 0.01), spread=0.002) for name in "ab" for T in SIZES for d in (64, 128)]
+    assert {(one.crossings, one.side, one.n_same) for one in crossovers(points(frame(rows), TIME), "a")} == {
+        ((), None, len(SIZES))
+    }
+
+
+def test_sizes_where_both_are_the_same_are_counted_and_leave_the_side():
+    rows = [timed("a", T, 8, 1.0) for T in (64, 128, 256)]
+    rows += [timed("b", T, 8, time_s) for T, time_s in ((64, 1.01), (128, 0.99), (256, 2.0))]
+    (found,) = crossovers(points(frame(rows), TIME), "a")
+    assert (found.crossings, found.side, found.n_same, found.n_sizes) == ((), "above", 2, 3)
+
+
+def test_noise_is_what_lies_between_no_two_sides():
+    side = np.array([[1, 0, -1, 0], [0, 0, 0, 0], [-1, -1, 0, np.nan]])
+    assert noise(side).astype(int).tolist() == [[0, 0, 0, 1], [0, 1, 1, 1], [0, 0, 1, 0]]
+
+
+def test_a_single_size_has_its_ratio():
+    (found,) = crossovers(points(frame([timed("a", 64, 8, 2.0), timed("b", 64, 8, 0.5)]), TIME), "a")
+    assert (found.ratio, found.side, found.n_sizes) == (0.25, "below", 1)
 
 
 def test_no_interval_is_made_up_where_there_is_none():

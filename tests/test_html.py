@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from frames import costs, failed, frame, run_frame, scores, timed
 from pandas import DataFrame
@@ -63,7 +64,12 @@ def whole_run(tmp_path_factory):
     report(
         folder,
         run_frame(),
-        environment={"torch": "2.13.0", "cpu": {"cores": 2, "flags": ["avx2", "fma"]}, "overrides": []},
+        environment={
+            "torch": "2.13.0",
+            "cpu": {"cores": 2, "flags": ["avx2", "fma"]},
+            "overrides": [],
+            "train": {"steps": 5},
+        },
     )
     return folder
 
@@ -82,7 +88,7 @@ def test_every_picture_and_table_is_a_file_too(whole_run):
     stems = {"time", "time_ratio", "memory", "memory_ratio", "accuracy", "accuracy_plane", "accuracy_gap"}
     assert plots == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "png")}
     tables = {path.stem for path in (whole_run / "tables").iterdir()}
-    assert {"status", "problems", "time", "crossovers_time", "slopes_time", "gaps_accuracy", "cost"} <= tables
+    assert {"status", "problems", "time", "crossovers_time", "slopes_time", "accuracy_gap", "cost"} <= tables
     assert {path.suffix for path in (whole_run / "tables").iterdir()} == {".csv", ".md", ".tex"}
     assert {path.name for path in whole_run.iterdir()} == {"plots", "tables", PAGE}
 
@@ -95,7 +101,9 @@ def test_the_page_says_what_was_measured(whole_run):
     assert "avx2, fma" in page
     assert "overrides" not in page
     assert "made to be oom" in page
-    assert headings(whole_run / PAGE) == ["Cells", "Time", "Memory", "Accuracy", "Cost", "Environment"]
+    assert "train.steps – 5" in page
+    assert "lstm 36 34 1 1 0 0" in page
+    assert headings(whole_run / PAGE) == ["Cells", "Time", "Memory", "Accuracy", "Cost", "Settings", "Environment"]
 
 
 def test_the_answer_names_the_crossovers_per_width():
@@ -111,13 +119,30 @@ def test_the_answer_names_the_crossovers_per_width():
 
 
 def test_the_answer_tells_one_size_and_several_crossings_from_none():
-    rows = [timed("a", T, 8, 1) for T in (64, 128, 256)] + [timed("b", 64, 8, 1)]
+    rows = [timed("a", T, 8, 1) for T in (64, 128, 256)] + [timed("b", 64, 8, 0.431), timed("e", 64, 8, 1.01)]
     rows += [timed("c", T, 8, value) for T, value in ((64, 2), (128, 0.5), (256, 2))]
     rows += [timed("d", T, 8, 1) for T in (64, 128, 256)]
     text = answer(frame(rows), "a")[0].text
-    assert "b was not measured beside a at two sizes (d = 8)." in text
+    assert "b takes 0.43 (d = 8) of a's time at T = 64." in text
+    assert "e takes 1.0 (d = 8) of a's time at T = 64, no difference beyond noise." in text
     assert "c changes places with a at T ≈ 91 and 181 (d = 8)." in text
-    assert "d equals a at every measured T (d = 8)." in text
+    assert "d does not differ from a beyond noise (d = 8)." in text
+
+
+def test_the_answer_announces_nothing_out_of_noise():
+    noise = np.random.default_rng(0)
+    rows = [timed(name, T, 8, noise.normal(1, 0.01), spread=0.001) for name in "ab" for T in (64, 128, 256, 512)]
+    rows += [timed("c", T, 8, value, spread=0.4) for T, value in ((64, 1.2), (128, 0.8), (256, 1.1), (512, 5))]
+    text = answer(frame(rows), "a")[0].text
+    assert text.split(". ") == [
+        "b does not differ from a beyond noise (d = 8)",
+        "c is slower than a at every measured T where they differ (d = 8).",
+    ]
+
+
+def test_a_variant_measured_only_where_the_baseline_is_not_is_not_compared():
+    rows = [timed("a", 64, 8, 1), timed("b", 128, 8, 1)]
+    assert answer(frame(rows), "a")[0].text == "b was not measured beside a (d = 8)."
 
 
 def test_the_answer_says_how_far_back_each_variant_reaches():
@@ -126,6 +151,45 @@ def test_the_answer_says_how_far_back_each_variant_reaches():
     assert finding.text.startswith(
         "At T = 128, the gap up to which it stays above 0.9: d = 32: fused 64, linear 64, wind"
     )
+
+
+def learned(*guessing):
+    """Two widths at which these (label, d_model) guess."""
+    rows = scores(["none", "fused"], sizes=[32], widths=[32, 64])
+    bad = {"accuracy": 0.13, "slices": {"4": {"accuracy": 0.13, "n": 9}}}
+    return frame(row | (bad if (row["label"], row["d_model"]) in guessing else {}) for row in rows)
+
+
+def test_the_answer_says_what_is_no_result_and_opens_with_the_control():
+    (finding,) = answer(learned(("none", 32), ("none", 64)), "fused")
+    assert finding.text == (
+        "At T = 32, the gap up to which it stays above 0.9: "
+        "d = 32: fused 16, none 0.130 (not above chance); d = 64: fused 16, none 0.130 (not above chance)."
+    )
+
+
+def test_nothing_is_ranked_where_the_control_has_learned_nothing():
+    (finding,) = answer(learned(("fused", 32), ("none", 32)), "fused")
+    assert finding.text == (
+        "At T = 32, variants are not ranked where fused, the control, has learned nothing: "
+        "d = 32: 0.130 (not above chance). "
+        "At T = 32, the gap up to which it stays above 0.9: d = 64: fused 16, none 16."
+    )
+    (finding,) = answer(learned(("fused", 32), ("fused", 64)), "fused")
+    assert "above 0.9" not in finding.text
+
+
+def test_the_answer_says_where_parameters_do_not_match():
+    by_about = {one.about: one.text for one in answer(run_frame(), "fused")}
+    assert by_about["Parameters (layer)"] == (
+        "variants are not matched: d = 64: 16.4 k (fused) to 32.8 k (lstm); "
+        "d = 128: 65.5 k (fused) to 131 k (lstm); d = 256: 262 k (fused) to 524 k (lstm)."
+    )
+
+
+def test_the_answer_calls_slices_what_the_task_calls_them():
+    rows = [row | {"slice_unit": "nesting depth"} for row in scores(["fused"], sizes=[32], widths=[32])]
+    assert "the nesting depth up to which it stays above 0.9" in answer(frame(rows), "fused")[0].text
 
 
 def test_groups_are_told_apart_in_the_answer():
@@ -149,9 +213,9 @@ def test_names_cannot_run_in_the_page(tmp_path):
 
 def test_sections_without_cells_are_left_out(tmp_path):
     times = [timed("a", 64, 8, 1.0, measures=["time"])]
-    assert headings(report(tmp_path, frame(times), baseline="a")) == ["Cells", "Time", "Cost"]
+    assert headings(report(tmp_path, frame(times), baseline="a")) == ["Cells", "Time", "Cost", "Settings"]
     learned = scores(["a"], sizes=[32], widths=[32], seeds=[0])
-    assert headings(report(tmp_path, frame(learned), baseline="a")) == ["Cells", "Accuracy", "Cost"]
+    assert headings(report(tmp_path, frame(learned), baseline="a")) == ["Cells", "Accuracy", "Cost", "Settings"]
 
 
 @pytest.mark.parametrize("empty", [DataFrame(), frame([])])

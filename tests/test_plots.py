@@ -191,6 +191,14 @@ def test_without_a_crossing_there_is_no_contour_and_the_legend_says_so():
     assert texts == ["T = d", "same time as base, interpolated (not met in the measured range)"]
 
 
+def test_no_contour_is_drawn_through_noise():
+    noise = np.random.default_rng(0)
+    assert len(contour(plane(lambda T, d: noise.normal(1, 0.02)))) == 0
+    found = contour(plane(lambda T, d: noise.normal(1, 0.01) if d == 32 else 200 / T))
+    assert found[:, 0] == pytest.approx(200)
+    assert found[:, 1].min() == pytest.approx(64)
+
+
 def test_one_width_has_its_crossing_as_an_upright_line():
     axes = plane(lambda T, d: 200 / T, d=(64,))
     upright = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "-"]
@@ -230,8 +238,10 @@ def test_accuracy_planes_reach_from_the_floor_to_one():
 def test_slices_without_numbers_stand_in_the_order_of_the_task():
     rows = scores(["fused"], sizes=[32], widths=[32], seeds=[0])
     rows[0]["slices"] = {name: {"accuracy": 0.5, "n": 9} for name in ("near", "middle", "far")}
-    axes = drawn(rows, "accuracy_gap").axes[0]
+    rows[0]["slice_unit"] = "place"
+    axes = drawn(rows, "accuracy_place").axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["near", "middle", "far"]
+    assert axes.get_xlabel() == "place"
 
 
 @given(low=st.floats(1e-9, 1e3), factor=st.floats(4, 1e9), base=st.sampled_from([2, 10]))

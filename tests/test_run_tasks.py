@@ -101,6 +101,8 @@ def test_a_task_of_a_plugin_runs(tmp_path):
     frame = attnbench.run(path, out=tmp_path / "run").frame
     assert set(frame["status"]) == {"ok"}
     assert set(frame["floor"]) == {0.2}
+    assert set(frame["slice_unit"]) == {"slice"}
+    assert (frame["n_params_body"] < frame["n_params"]).all()
 
 
 def test_a_name_that_a_plugin_takes_from_an_installed_task_is_a_clash(tmp_path, processes):

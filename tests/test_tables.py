@@ -44,6 +44,16 @@ def test_counts_add_up_to_the_requested_cells(statuses):
     assert denominator(whole) == f"{statuses.count('ok')} of {len(statuses)} cells"
 
 
+def test_cells_are_counted_per_variant_and_status():
+    rows = [timed("b", 64, 8, 1), failed("b", 128, 8, "oom"), failed("b", 256, 8, "oom"), failed("a", 64, 8, "timeout")]
+    assert of(rows, "status").rows == [
+        ["variant", "cells", "ok", "timeout", "oom"],
+        ["b", "3", "1", "0", "2"],
+        ["a", "1", "0", "1", "0"],
+        ["all", "4", "1", "1", "2"],
+    ]
+
+
 def test_a_cell_without_a_value_shows_its_status(made):
     assert row(made["time"], variant="full", d_model=128)[2048] == "timeout"
     assert row(made["memory"], variant="fused", d_model=256)[2048] == "oom"
@@ -94,29 +104,64 @@ def test_accuracy_shows_seeds_chance_and_floor(made):
     assert row(made["accuracy"], variant="chance", d_model=64)[128] == "0.083"
 
 
+def guessing(*labels, at=0.13):
+    """Accuracy cells where these labels guess."""
+    rows = scores(["fused", "linear", "none"], sizes=[32], widths=[32, 64])
+    return [row | ({"accuracy": at} if row["label"] in labels else {}) for row in rows]
+
+
+def test_what_guessing_gives_is_flagged():
+    table = of(guessing("none"), "accuracy")
+    assert row(table, variant="none", d_model=32)[32] == "0.130 [0.130, 0.130], not above chance"
+    assert "chance" not in row(table, variant="linear", d_model=32)[32]
+    assert table.note.endswith("not above chance: guessing at chance or floor does as well, by a binomial test at 0.01")
+    assert table.data.set_index("variant")["at_chance"].groupby(level=0).all().to_dict() == {
+        "chance": False, "floor": False, "fused": False, "linear": False, "none": True
+    }  # fmt: skip
+    assert "not above chance" not in of(guessing(), "accuracy").note
+
+
+def test_counts_that_depend_on_T_are_marked():
+    rows = [timed("a", T, 8, 1, n_params=T * 1000, n_params_body=512) for T in (64, 128)]
+    rows += [timed("b", T, 8, 1, n_params=1000) for T in (64, 128)]
+    cost = of(rows, "cost")
+    assert cost.shown["n_params"].tolist() == ["64.0 k, grows with T", "128 k, grows with T", "1.00 k", "1.00 k"]
+    assert cost.shown["n_params_body"].tolist() == ["512"] * 2 + ["not available"] * 2
+    assert cost.data["n_params"].tolist() == [64000, 128000, 1000, 1000]
+
+
 def test_one_seed_has_no_interval():
     shown = of(scores(["fused"], sizes=[32], widths=[32], seeds=[0]), "accuracy").shown
     assert re.fullmatch(r"0\.\d{3}|1\.000", shown[32].iloc[0])
 
 
 def test_accuracy_by_gap_ends_in_the_reach(made):
-    shown = made["gaps_accuracy"].shown
+    shown = made["accuracy_gap"].shown
     assert list(shown.columns) == ["d_model", "T", "variant", "4", "8", "16", "32", "64", "reach"]
-    assert row(made["gaps_accuracy"], variant="window", d_model=64, T=128)["reach"] == "16"
-    assert row(made["gaps_accuracy"], variant="fused", d_model=64, T=128)["reach"] == "64"
-    assert row(made["gaps_accuracy"], variant="fused", d_model=64, T=64)["64"] == "–"
+    assert row(made["accuracy_gap"], variant="window", d_model=64, T=128)["reach"] == "16"
+    assert row(made["accuracy_gap"], variant="fused", d_model=64, T=128)["reach"] == "64"
+    assert row(made["accuracy_gap"], variant="fused", d_model=64, T=64)["64"] == "–"
+
+
+@pytest.mark.parametrize(("unit", "said"), [("length", "length"), ("nesting depth", "nesting depth"), (None, "slice")])
+def test_slices_are_called_what_the_task_calls_them(unit, said):
+    rows = [row | {"slice_unit": unit} for row in scores(["fused"], sizes=[32], widths=[32])]
+    made = of(rows, f"accuracy_{said.replace(' ', '-')}")
+    assert made.title.startswith(f"By {said}: Model accuracy on distance")
+    assert made.note.startswith(f"reach: the {said} up to which accuracy stays above 0.9")
+    assert "gap" not in made.title + made.note
 
 
 def test_a_cell_without_slices_shows_its_status_in_the_reach():
     rows = scores(["fused", "lstm"], sizes=[32], widths=[32], seeds=[0])
     rows[1] |= {"accuracy": None, "slices": {}, "status": "diverged"}
-    assert of(rows, "gaps_accuracy").shown.values.tolist()[1][3:] == ["–", "–", "–", "diverged"]
+    assert of(rows, "accuracy_gap").shown.values.tolist()[1][3:] == ["–", "–", "–", "diverged"]
 
 
 def test_an_empty_slice_is_left_out():
     rows = scores(["fused"], sizes=[64], widths=[32], seeds=[0])
     rows[0]["slices"]["8"] = {"accuracy": None, "n": 0}
-    assert "8" not in of(rows, "gaps_accuracy").shown
+    assert "8" not in of(rows, "accuracy_gap").shown
 
 
 def test_crossovers_are_sentences():
@@ -132,9 +177,13 @@ def test_crossovers_are_sentences():
     }
 
 
-def test_an_open_interval_says_so():
+def test_what_is_the_same_within_noise_has_no_crossover():
     rows = [timed("a", T, 8, 1, spread=0.3) for T in (64, 128)] + [timed("b", 64, 8, 1.1), timed("b", 128, 8, 0.9)]
-    assert of(rows, "crossovers_time", "a").shown["d = 8"].iloc[0] == "faster from T ≈ 89 […, …]"
+    rows += [timed("c", 64, 8, 1.1), timed("c", 128, 8, 9)]
+    assert of(rows, "crossovers_time", "a").shown["d = 8"].tolist() == [
+        "no difference beyond noise (T = 64 to 128)",
+        "no crossover in the measured range (slower where they differ, T = 64 to 128)",
+    ]
 
 
 def test_slopes_need_three_sizes_and_count_what_was_dropped():
@@ -200,7 +249,7 @@ def test_times_come_in_a_fitting_unit(value, text):
 def test_tables_of_a_frame_without_cells_are_only_the_counts():
     (only,) = tables(frame([]), "fused")
     assert (only.name, only.note) == ("status", "0 of 0 cells ok")
-    assert next(csv.reader(io.StringIO(only.data.to_csv(index=False)))) == ["status", "cells"]
+    assert list(csv.reader(io.StringIO(only.data.to_csv(index=False)))) == [["variant", "cells"], ["all", "0"]]
 
 
 def test_many_cells_make_tables_of_as_many_entries():

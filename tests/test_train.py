@@ -257,7 +257,10 @@ def test_slices_add_up_to_the_whole(n_slots, extra, n_values, batch_size):
     n_right = sum(part["n"] * part["accuracy"] for part in result.slices.values() if part["n"])
     assert n_right / result.n_scored == pytest.approx(result.accuracy)
     assert (result.chance, result.floor) == (1 / n_values, 1 / n_values)
-    assert result.n_params == sum(p.numel() for p in model(task, d_model=8).parameters())
+    built = model(task, d_model=8)
+    assert result.n_params == sum(p.numel() for p in built.parameters())
+    assert result.n_params_body == sum(p.numel() for p in built.stack.parameters())
+    assert (result.n_test, result.slice_unit) == (quick.n_test, "gap")
 
 
 def test_a_result_is_a_plain_record():

@@ -15,7 +15,7 @@ from torch import nn
 from attnbench import Decoder, Encoder, EncoderDecoder, LanguageModel, Spec
 from attnbench.mixer import Use
 from attnbench.settings import most_positions
-from attnbench.transformer import Block, Shape
+from attnbench.transformer import Block, Shape, n_params_body
 
 BUILT_IN = {p.name: p for p in distribution("attnbench").entry_points if p.group == "attnbench.variants"}
 ATTENTIONS = {"exact": lambda: Exact} | {name: BUILT_IN[name].load for name in ("full", "fused")}
@@ -401,6 +401,17 @@ def test_embeddings_start_with_the_standard_deviation_asked_for():
     model = language_model(vocab_size=500, d_model=64, max_T=500, embedding_std=0.02)
     for table in (model.embedding.tokens.weight, model.embedding.positions.table):
         assert table.std().item() == pytest.approx(0.02, rel=0.02)
+
+
+@pytest.mark.parametrize("mixer", [Exact, Recurrent])
+def test_the_body_of_a_model_knows_neither_vocabulary_nor_max_t(mixer):
+    model = language_model(mixer)
+    assert n_params_body(model) == sum(p.numel() for p in model.stack.parameters())
+    assert n_params_body(language_model(mixer, vocab_size=500, max_T=500)) == n_params_body(model)
+    shape = {"vocab_size": 5, "d_model": 4, "n_heads": 1, "n_layers": 1, "max_T": 6}
+    both = EncoderDecoder(**shape, mixer=mixer, cross=Exact)
+    stacks = (both.encoder, both.decoder)
+    assert n_params_body(both) == sum(p.numel() for stack in stacks for p in stack.parameters())
 
 
 def test_every_parameter_of_a_model_learns():

@@ -48,7 +48,7 @@ COLUMNS_OF = {  # columns that only cells with this measure have
         "sampled_s",
     ),
     "memory": ("peak_bytes", "rss_peak_bytes", "build_peak_bytes"),
-    "accuracy": ("accuracy", "chance", "floor", "loss", "lr"),
+    "accuracy": ("accuracy", "sequence_accuracy", "chance", "floor", "n_scored", "n_test", "loss", "lr"),
 }
 
 

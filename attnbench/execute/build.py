@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnbench import blame
 from attnbench.cells import Cell
 from attnbench.mixer import Attention, Mixer, Spec
-from attnbench.transformer import Block, EncoderDecoder, LanguageModel, MixerFactory
+from attnbench.transformer import Block, EncoderDecoder, LanguageModel, MixerFactory, n_params_body
 
 TRAINING_PHASES = ("backward", "forward_backward", "train_step")
 MODEL_VOCAB = 256  # of a timed language model; small, so that mixing is not drowned by the head
@@ -41,6 +41,11 @@ class Workload:
     def n_params(self) -> int:
         """Parameters of the module, of all its layers."""
         return sum(parameter.numel() for parameter in self.module.parameters())
+
+    @property
+    def n_params_body(self) -> int:
+        """Those that neither the vocabulary nor the positions of a model ask for."""
+        return n_params_body(self.module)
 
     @property
     def param_bytes(self) -> int:

@@ -241,6 +241,7 @@ def _in_force(cell: Cell, workload: Workload) -> dict[str, Any]:
     return _read_back(cell, workload.mixers, _example(workload)) | {
         "state_bytes": state_bytes(workload.prefill()[1]) if decodes else None,
         "n_params": workload.n_params,
+        "n_params_body": workload.n_params_body,
         "param_bytes": workload.param_bytes,
         "flops": known.flops if known else None,
         "flops_executed": known.executed if known else None,

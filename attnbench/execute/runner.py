@@ -397,8 +397,10 @@ def _open(plan: Plan, out: str | Path | None, overrides: list[str], *, resume: b
             folder.clear()
         elif folder.used:
             _check_going_on(folder, plan, text, overrides, resume)
-        facts = {"baseline": plan.baseline, "question": plan.sweep.question, "overrides": overrides}
-        folder.begin(text, (cell.row() for cell in plan.cells), facts | environment(), sources)
+        sweep = plan.sweep
+        facts: dict[str, Any] = {"baseline": plan.baseline, "question": sweep.question, "overrides": overrides}
+        facts |= {"timing": sweep.timing.model_dump(), "train": sweep.train.model_dump()} | environment()
+        folder.begin(text, (cell.row() for cell in plan.cells), facts, sources)
     except BaseException:
         folder.close()
         raise

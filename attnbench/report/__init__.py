@@ -10,7 +10,7 @@ from typing import Any
 from pandas import DataFrame
 
 from attnbench.records import COLUMNS
-from attnbench.report import html, plots, tables, writers
+from attnbench.report import html, plots, settings, tables, writers
 from attnbench.report.figures import pictures
 
 PAGE = "report.html"
@@ -34,7 +34,7 @@ def write(run_dir: Path, frame: DataFrame, *, question: str, baseline: str, envi
 def _draw_up(draft: Path, frame: DataFrame, question: str, baseline: str, environment: Mapping[str, Any]) -> None:
     for name in ("tables", "plots"):
         (draft / name).mkdir()
-    made = tables.tables(frame, baseline)
+    made = [*tables.tables(frame, baseline), settings.settings(frame, environment)]
     for table in made:
         writers.write(table, draft / "tables")
     images = []

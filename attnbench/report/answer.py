@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pandas import DataFrame
 
+from attnbench.analyse.chance import at_chance
 from attnbench.analyse.crossover import Crossover, crossovers
 from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, points
 from attnbench.report import tables, words
@@ -20,37 +21,44 @@ class Finding(NamedTuple):
 
 
 def answer(frame: DataFrame, baseline: str) -> list[Finding]:
-    """Where variants overtake the baseline, per d, and how far back they reach."""
+    """Where variants overtake the baseline, per d, how far back they reach, and whether their parameters match."""
     found = [
         Finding(_about(measure.name, group), _compared(group, measure, baseline))
         for measure in (TIME, MEMORY)
         for group in groups(asked(frame, measure))
     ]
-    found += [Finding(_about("accuracy", group), _learned(group)) for group in groups(asked(frame, ACCURACY))]
+    found += [Finding(_about("accuracy", group), _learned(group, baseline)) for group in groups(asked(frame, ACCURACY))]
+    found += _parameters(frame)
     return [finding for finding in found if finding.text]
 
 
-def comparison(label: str, found: Sequence[Crossover], sides: Mapping[str, str], baseline: str) -> str:
+def comparison(label: str, found: Sequence[Crossover], what: str, baseline: str) -> str:
     """One variant in one sentence: "linear is faster than fused from T ≈ 310 (d = 64), 420 (d = 128)."."""
-    parts: dict[str, list[str]] = {}
+    parts: dict[tuple[str, str], list[str]] = {}
     for crossover in found:
-        outcome, at = _outcome(crossover, sides, baseline)
-        parts.setdefault(outcome, []).append(f"{at} (d = {crossover.d_model})".strip())
-    return f"{label} {'; '.join(f'{outcome} {_listed(ends)}' for outcome, ends in parts.items())}."
+        before, at, behind = _outcome(crossover, what, baseline)
+        parts.setdefault((before, behind), []).append(f"{at} (d = {crossover.d_model})".strip())
+    told = [f"{before} {_listed(ends)}{behind}" for (before, behind), ends in parts.items()]
+    return f"{label} {'; '.join(told)}."
 
 
-def _outcome(crossover: Crossover, sides: Mapping[str, str], baseline: str) -> tuple[str, str]:
-    """What happens, and at which T."""
-    sizes = [words.whole(at.T) for at in crossover.crossings]
+def _outcome(crossover: Crossover, what: str, baseline: str) -> tuple[str, str, str]:
+    """What happens, the figure that belongs to this width, and what stands behind the figures of all widths."""
+    sides, sizes = tables.SIDES[what], [words.whole(at.T) for at in crossover.crossings]
+    if crossover.n_sizes == 0:
+        return f"was not measured beside {baseline}", "", ""
+    if crossover.n_sizes == 1:
+        known = ", no difference beyond noise" if crossover.side is None else ""
+        behind = f" of {baseline}'s {what} at T = {words.whole(crossover.T_min)}{known}"
+        return "takes", words.significant(crossover.ratio, 2), behind
     if len(sizes) == 1:
-        return f"is {sides[crossover.crossings[0].to]} than {baseline} from T ≈", sizes[0]
+        return f"is {sides[crossover.crossings[0].to]} than {baseline} from T ≈", sizes[0], ""
     if sizes:
-        return f"changes places with {baseline} at T ≈", " and ".join(sizes)
-    if crossover.n_sizes < 2:
-        return f"was not measured beside {baseline} at two sizes", ""
+        return f"changes places with {baseline} at T ≈", " and ".join(sizes), ""
     if crossover.side is None:
-        return f"equals {baseline} at every measured T", ""
-    return f"is {sides[crossover.side]} than {baseline} at every measured T", ""
+        return f"does not differ from {baseline} beyond noise", "", ""
+    where = "where they differ" if crossover.n_same else ""
+    return f"is {sides[crossover.side]} than {baseline} at every measured T {where}".strip(), "", ""
 
 
 def _listed(ends: Sequence[str]) -> str:
@@ -64,23 +72,50 @@ def _compared(group: Group, measure: Measure, baseline: str) -> str:
     by_label: dict[str, list[Crossover]] = {}
     for found in crossovers(points(group.frame, measure), baseline):
         by_label.setdefault(found.label, []).append(found)
-    sides = tables.SIDES[measure.name]
-    return " ".join(comparison(label, found, sides, baseline) for label, found in by_label.items())
+    return " ".join(comparison(label, found, measure.name, baseline) for label, found in by_label.items())
 
 
-def _learned(group: Group) -> str:
-    """Per width, at the largest T: the reach of each variant, or its accuracy where the task has no slices."""
-    largest = group.frame["T"].max()
+def _learned(group: Group, baseline: str) -> str:
+    """Per width, at the largest T: the reach of each variant, or its accuracy where the task has no slices.
+
+    The baseline is the control: where guessing does as well as it, the task says nothing of the others.
+    """
+    largest, guessing = group.frame["T"].max(), at_chance(group.frame)
     merged = points(group.frame, ACCURACY)
     merged = merged[merged["T"] == largest].sort_values("d_model", kind="stable")
-    reach = tables.reaches(tables.gaps(group.frame))
-    by_width: dict[int, list[str]] = {}
-    for point in merged.itertuples():
-        told = reach.get((point.label, point.d_model, point.T)) if reach else f"{point.value:.3f}"
-        by_width.setdefault(point.d_model, []).append(f"{point.label} {told if point.n_good else point.status}")
-    what = f"the gap up to which it stays above {tables.REACH:g}" if reach else "its mean"
-    ends = "; ".join(f"d = {d}: {', '.join(told)}" for d, told in by_width.items())
-    return f"At T = {largest}, {what}: {ends}."
+    reach = tables.reaches(tables.by_slice(group.frame))
+    ranked: list[str] = []
+    unranked: list[str] = []
+    for d, part in merged.groupby("d_model"):
+        told = {point.label: _score(point, reach, guessing) for point in part.itertuples()}
+        if (baseline, d, largest) in guessing:
+            unranked.append(f"d = {d}: {told[baseline]}")
+        else:
+            first = [label for label in told if label == baseline]
+            ranked.append(f"d = {d}: {', '.join(f'{label} {told[label]}' for label in dict.fromkeys([*first, *told]))}")
+    what = f"the {tables.slice_unit(group.frame)} up to which it stays above {tables.REACH:g}" if reach else "its mean"
+    control = f"At T = {largest}, variants are not ranked where {baseline}, the control, has learned nothing: "
+    said = [(control, unranked), (f"At T = {largest}, {what}: ", ranked)]
+    return " ".join(f"{head}{'; '.join(parts)}." for head, parts in said if parts)
+
+
+def _score(point: Any, reach: Mapping[tuple[str, int, int], str], guessing: Collection[tuple[str, int, int]]) -> str:
+    """One variant at one width, in as few words as there are."""
+    key = (point.label, point.d_model, point.T)
+    if not point.n_good:
+        return str(point.status)
+    if key in guessing:
+        return f"{words.share(point.value)} ({tables.AT_CHANCE})"
+    return reach.get(key, tables.NOT_ASKED) if reach else words.share(point.value)
+
+
+def _parameters(frame: DataFrame) -> list[Finding]:
+    """Which variants have more parameters than others; once for all groups of which the same is true."""
+    told = {text: group.settings for group in groups(frame) if (text := tables.unmatched(group.frame))}
+    return [
+        Finding(f"Parameters ({words.settings(known, ('level', 'task'))})", f"variants are not matched: {text}.")
+        for text, known in told.items()
+    ]
 
 
 def _about(what: str, group: Group) -> str:

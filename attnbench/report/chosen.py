@@ -34,8 +34,8 @@ from attnbench.report.looks import N_LOOKS, looks
 from attnbench.report.writers import Table
 
 MAX_PANELS = 60
-SHARES = ("accuracy", "chance", "floor")
 MACHINE = ("device", "threads")  # what no line may join and no median may mix
+SHARES = ("accuracy", "sequence_accuracy", "chance", "floor")
 PLACES = ("label", "facet", "x", "x_text", "order")
 ENDS = {"value": "", "low": "_low", "high": "_high"}  # columns of a figure, and how those of ratios end
 

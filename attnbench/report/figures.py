@@ -14,6 +14,8 @@ from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, ask
 from attnbench.report import plots, scales, tables, words
 from attnbench.report.looks import Look, looks
 
+APART = " Series stand a little to the left and right of their place, so that none hides another."
+
 
 class Picture(NamedTuple):
     """A figure under its file name, and what there is to see in it."""
@@ -61,29 +63,31 @@ def _ratios(group: Group, measure: Measure, baseline: str) -> Iterator[Picture]:
 
 
 def _accuracies(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:
-    """Accuracy over the T × d plane, against T, and against the gap."""
+    """Accuracy over the T × d plane, against T, and slice by slice."""
     merged, known = points(group.frame, ACCURACY), tables.references(group.frame)
     title, note = words.title("accuracy", group.settings), _note(group, ACCURACY)
     lines = known.assign(name=known["label"], facet=[f"d = {d}" for d in known["d_model"]], x=known["T"])
     seeds = " Mean over seeds; bars: from the lowest seed to the highest." if merged["n_cells"].max() > 1 else ""
     figure = plots.curves(
-        _over_T(merged), style, scales.ACCURACY, x_label="T", title=title, note=note, references=lines
+        _over_T(merged), style, scales.ACCURACY, x_label="T", title=title, note=note, references=lines, apart=True
     )
     name = words.file_name("accuracy", group.settings, group.differs)
-    yield Picture(name, f"{title}, against T, one panel per d.{seeds}", figure)
+    yield Picture(name, f"{title}, against T, one panel per d.{APART}{seeds}", figure)
     if len(merged[["d_model", "T"]].drop_duplicates()) > 1:
         floor = float(known.loc[known["label"] == "floor", "value"].min()) if "floor" in set(known["label"]) else 0.0
         figure = plots.accuracy_planes(merged, floor, title=f"{title}, over T and d", note=note)
         name = words.file_name("accuracy_plane", group.settings, group.differs)
         yield Picture(name, f"{title}, over T and d; the darker, the better.", figure)
-    by_gap = _over_gap(group.frame)
-    if by_gap["value"].notna().any():
-        gap_lines = known.assign(name=known["label"], facet=_facets(known), x=1.0)
+    slices = _over_slices(group.frame)
+    if slices["value"].notna().any():
+        unit = tables.slice_unit(group.frame)
+        lines = known.assign(name=known["label"], facet=_facets(known), x=1.0)
+        by_unit = f"{title}, by {unit}"
         figure = plots.curves(
-            by_gap, style, scales.ACCURACY, x_label="gap", title=f"{title}, by gap", note=note, references=gap_lines
+            slices, style, scales.ACCURACY, x_label=unit, title=by_unit, note=note, references=lines, apart=True
         )
-        name = words.file_name("accuracy_gap", group.settings, group.differs)
-        yield Picture(name, f"{title}, against the distance that has to be bridged.{seeds}", figure)
+        name = words.file_name(f"accuracy_{unit}", group.settings, group.differs)
+        yield Picture(name, f"{by_unit}.{APART}{seeds}", figure)
 
 
 def _note(group: Group, measure: Measure) -> str:
@@ -96,17 +100,17 @@ def _over_T(merged: DataFrame) -> DataFrame:
     return data.sort_values("d_model", kind="stable")
 
 
-def _over_gap(frame: DataFrame) -> DataFrame:
+def _over_slices(frame: DataFrame) -> DataFrame:
     """Accuracy slice by slice as data of `plots.curves`: one facet per T and d_model; names that are no number stand
     in the task's order. A point without slices is a row without a value."""
-    by_gap = tables.gaps(frame).rename(columns={"accuracy": "value"})
-    numbers = pd.to_numeric(by_gap["gap"], errors="coerce")
-    by_gap["x"] = numbers if (numbers > 0).all() else 2.0 ** by_gap["place"]
-    by_gap["x_text"] = by_gap["gap"]
-    first = by_gap.sort_values("x").head(1)
+    slices = tables.by_slice(frame).rename(columns={"accuracy": "value"})
+    numbers = pd.to_numeric(slices["slice"], errors="coerce")
+    slices["x"] = numbers if (numbers > 0).all() else 2.0 ** slices["place"]
+    slices["x_text"] = slices["slice"]
+    first = slices.sort_values("x").head(1)
     empty = points(frame, ACCURACY).query("n_good == 0").assign(value=np.nan, low=np.nan, high=np.nan)
     empty = empty.assign(x=first["x"].max(), x_text=first["x_text"].max())
-    data = pd.concat([by_gap, empty], ignore_index=True) if len(empty) else by_gap
+    data = pd.concat([slices, empty], ignore_index=True) if len(empty) else slices
     rank = {label: i for i, label in enumerate(dict.fromkeys(frame["label"]))}
     data = data.assign(facet=_facets(data), order=data["label"].map(rank))
     return data.sort_values(["d_model", "T", "order"], kind="stable")

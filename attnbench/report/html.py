@@ -11,7 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pandas import DataFrame
 
 from attnbench.report.answer import answer
-from attnbench.report.tables import denominator, summary
+from attnbench.report.settings import TABLES
+from attnbench.report.tables import SAME, denominator, summary
 from attnbench.report.writers import Table
 
 LONG = 16  # rows from which a table is folded
@@ -56,11 +57,12 @@ def page(
         baseline=baseline,
         compared=baseline in set(frame["label"]),
         denominator=denominator(frame),
+        same=SAME,
         findings=answer(frame, baseline),
         counts=summary(frame).to_dict("records"),
         reasons=reasons(frame),
-        problems=[table for table in tables if table.name == "problems"],
-        environment=list(flat(environment)),
+        named={table.name: table for table in tables},
+        environment=list(flat({name: value for name, value in environment.items() if name not in TABLES.values()})),
         sections=[section for section in sections if section[1] or section[2]],
         long=LONG,
     )

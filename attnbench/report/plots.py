@@ -26,7 +26,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 from pandas import DataFrame
 
-from attnbench.analyse.crossover import crossings
+from attnbench.analyse.crossover import crossings, noise
 from attnbench.report import scales, words
 from attnbench.report.looks import Look
 from attnbench.report.scales import Axis, Colours
@@ -95,10 +95,12 @@ def curves(
     title: str,
     note: str = "",
     references: DataFrame | None = None,
+    apart: bool = False,
 ) -> Figure:
     """One panel per facet, one line per label over x, on shared axes; a label without any value is in the legend.
 
     data: columns label, facet, x, x_text, value, low, high (value NaN: left out). references: name, facet, x, value.
+    apart: draw each line a little to one side of its x, so that lines of one value do not hide each other.
     """
     with _styled():
         facets = list(dict.fromkeys(data["facet"]))
@@ -108,6 +110,9 @@ def curves(
         height = 2.7 if len(labels) <= 8 else 3.6
         sheet = _Sheet(facets, title, note, handles, height=height, x_label=x_label, y_label=axis.label)
         marks = dict(sorted(zip(data["x"], data["x_text"], strict=True)))
+        if apart:
+            shift = dict(zip(labels, scales.dodge(list(marks), len(labels)), strict=True))
+            data = data.assign(x=data["x"] * data["label"].map(shift))
         limits = scales.linear_limits(data) if axis.kind == "linear" else scales.limits(data)
         for facet, axes in zip(facets, sheet.panels, strict=True):
             _x_scale(axes, marks, sheet.panel_width)
@@ -183,7 +188,7 @@ class _Sheet:
             tops.append(self.bottom + 0.12 + 0.17 * max(map(_n_lines, row)))
             self.bottom = tops[-1] + height + BELOW
         self.top = tops[0]
-        n_legend_columns, legend_height = _legend_size(handles)
+        n_legend_columns, legend_height = scales.legend([str(h.get_label()) for h in handles], WIDTH - LEFT)
         total = self.bottom + legend_height + 0.1 + 0.16 * _n_lines(foot)
         self.figure = Figure(figsize=(WIDTH, total))
         self.figure.text(0.15 / WIDTH, 1 - 0.15 / total, head, fontsize=11.5, fontweight="bold", va="top")
@@ -210,17 +215,6 @@ class _Sheet:
 
 def _n_lines(text: str) -> int:
     return text.count("\n") + 1
-
-
-def _legend_size(handles: Sequence[Line2D]) -> tuple[int, float]:
-    """As many columns as fit the width, and the height in inches that the legend then needs."""
-    labels = [str(handle.get_label()) for handle in handles]
-    for n_columns in range(len(labels), 0, -1):
-        columns = [column for column in np.array_split(labels, n_columns) if len(column)]
-        widths = [0.8 + scales.CHARACTER * max(len(line) for label in c for line in label.split("\n")) for c in columns]
-        if sum(widths) <= WIDTH - LEFT or n_columns == 1:
-            return n_columns, 0.1 + max(sum(0.07 + 0.15 * _n_lines(label) for label in column) for column in columns)
-    return 1, 0.0
 
 
 def _handle(label: str, look: Look, data: DataFrame) -> Line2D:
@@ -355,23 +349,28 @@ def _write(axes: Axes, at: tuple[float, float], text: str, colour: Any, size: fl
 
 
 def _contour(axes: Axes, part: DataFrame) -> None:
-    """Where the ratio is 1, by straight lines between measured neighbours in log T, log d and log ratio."""
+    """Where the ratio is 1, by straight lines between measured neighbours in log T, log d and log ratio.
+
+    No line passes through cells that are noise around 1.
+    """
     T, d = np.unique(part["T"]), np.unique(part["d_model"])
     if len(T) > 1 and len(d) > 1 and _crosses(part):
-        axes.contour(np.log2(T), np.log2(d), _grid(part, T, d), levels=[0], colors=INK, linewidths=2, zorder=4)
+        values = np.ma.masked_where(noise(_grid(part, T, d, "side").filled(np.nan)), _grid(part, T, d))
+        axes.contour(np.log2(T), np.log2(d), values, levels=[0], colors=INK, linewidths=2, zorder=4)
     elif len(d) == 1:
-        for at in crossings(part["T"], part["ratio"]):
+        for at in crossings(part["T"], part["ratio"], part["ratio_low"], part["ratio_high"]):
             axes.axvline(float(np.log2(at.T)), color=INK, linewidth=2, zorder=4)
 
 
 def _crosses(part: DataFrame) -> bool:
-    return bool(part["value"].min() < 0 < part["value"].max())
+    """Whether the ratio is below 1 in some cells and above it in others, beyond noise."""
+    return bool(part["side"].min() < 0 < part["side"].max())
 
 
-def _grid(part: DataFrame, T: Any, d: Any) -> Any:
+def _grid(part: DataFrame, T: Any, d: Any, column: str = "value") -> Any:
     """Values as (n_d, n_T), masked where there is none."""
     grid = np.full((len(d), len(T)), np.nan)
-    grid[np.searchsorted(d, part["d_model"]), np.searchsorted(T, part["T"])] = part["value"]
+    grid[np.searchsorted(d, part["d_model"]), np.searchsorted(T, part["T"])] = part[column]
     return np.ma.masked_invalid(grid)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,8 @@ from pandas import DataFrame
 from attnbench.report import words
 
 CHARACTER = 0.076  # width in inches of a character of 9 points, on the safe side
+
+DODGE = 0.08  # how far apart, at most, series are set from their x, as a share of the smallest spacing
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,23 @@ def fitting(ticks: Mapping[float, str], width: float, margin: float) -> dict[flo
         if np.log2(tick) - half >= free_from:
             kept[tick], free_from = text, np.log2(tick) + half
     return kept
+
+
+def dodge(sizes: Sequence[float], n: int) -> list[float]:
+    """Factors on x that set n series apart on a logarithmic axis, symmetric about 1 and small beside any spacing."""
+    spacing = np.diff(np.log2(sizes)).min() if len(sizes) > 1 else 1.0
+    span = min(DODGE * spacing, 0.2) if n > 1 else 0.0
+    return [float(factor) for factor in 2 ** np.linspace(-span, span, n)]
+
+
+def legend(labels: Sequence[str], width: float) -> tuple[int, float]:
+    """As many columns as fit `width`, and the height that a legend of these labels then needs, both in inches."""
+    for n_columns in range(len(labels), 0, -1):
+        columns = [column for column in np.array_split(labels, n_columns) if len(column)]
+        widths = [0.8 + CHARACTER * max(len(line) for label in c for line in label.split("\n")) for c in columns]
+        if sum(widths) <= width or n_columns == 1:
+            return n_columns, 0.1 + max(sum(0.22 + 0.15 * label.count("\n") for label in column) for column in columns)
+    return 1, 0.0
 
 
 def edges(sizes: Any) -> Any:

@@ -13,7 +13,9 @@ import numpy as np
 import pandas as pd
 from pandas import DataFrame
 
-from attnbench.analyse.crossover import Crossing, Crossover, crossovers
+from attnbench.analyse.chance import LEVEL, at_chance
+from attnbench.analyse.crossover import MARGIN, Crossing, Crossover, crossovers
+from attnbench.analyse.parameters import grows, spreads
 from attnbench.analyse.points import (
     ACCURACY,
     APART,
@@ -34,9 +36,12 @@ from attnbench.report.writers import Table
 
 NOT_ASKED = "–"
 NOT_AVAILABLE = "not available"
+SAME = f"a ratio within ±{100 * MARGIN:g} % of 1, or with 1 in its interval, counts as no difference"
 NO_CROSSOVER = "no crossover in the measured range"
 REACH = 0.9
-COSTS = ("flops", "flops_executed", "n_params", "param_bytes", "state_bytes")
+COUNTS = ("n_params", "n_params_body")
+COSTS = ("flops", "flops_executed", *COUNTS, "param_bytes", "state_bytes")
+AT_CHANCE = "not above chance"
 # What a ratio to the baseline below and above 1 is called.
 SIDES: Mapping[str, Mapping[str, str]] = {
     "time": {"below": "faster", "above": "slower"},
@@ -53,6 +58,15 @@ def summary(frame: DataFrame) -> DataFrame:
     order = [status for status in STATUSES if status in counts]
     order += sorted(set(counts.index) - set(order))
     return DataFrame({"status": order, "cells": [int(counts[status]) for status in order]})
+
+
+def by_variant(frame: DataFrame) -> DataFrame:
+    """Columns variant, cells and every status there is, best first: one row per variant, and one of all together."""
+    statuses = summary(frame)["status"]
+    status = frame["status"].astype("object").fillna("pending")
+    parts = [*((label, status[frame["label"] == label]) for label in frame["label"].drop_duplicates()), ("all", status)]
+    rows = [[label, len(part), *(int((part == name).sum()) for name in statuses)] for label, part in parts]
+    return DataFrame(rows, columns=["variant", "cells", *statuses])
 
 
 def denominator(frame: DataFrame) -> str:
@@ -88,8 +102,8 @@ def references(frame: DataFrame) -> DataFrame:
     return pd.concat(known, ignore_index=True).astype({"value": float})
 
 
-def gaps(frame: DataFrame) -> DataFrame:
-    """Accuracy slice by slice: label, d_model, T, gap, place (in the task's order), accuracy, low, high, n_seeds.
+def by_slice(frame: DataFrame) -> DataFrame:
+    """Accuracy slice by slice: label, d_model, T, slice, place (in the task's order), accuracy, low, high, n_seeds.
 
     accuracy is the mean over seeds, low to high their range (NaN for one seed). Cells and slices without a
     score are left out.
@@ -101,41 +115,53 @@ def gaps(frame: DataFrame) -> DataFrame:
         for place, (name, score) in enumerate(slices.items())
         if score.get("accuracy") is not None
     ]
-    long = DataFrame(rows, columns=[*POINT, "gap", "place", "accuracy"]).astype({"accuracy": float, "place": int})
-    by_gap = long.groupby([*POINT, "gap"], sort=False)
-    found = by_gap.agg(
-        place=("place", "min"),
-        accuracy=("accuracy", "mean"),
-        low=("accuracy", "min"),
-        high=("accuracy", "max"),
-        n_seeds=("accuracy", "count"),
-    ).reset_index()
+    long = DataFrame(rows, columns=[*POINT, "slice", "place", "accuracy"]).astype({"accuracy": float, "place": int})
+    found = (
+        long.groupby([*POINT, "slice"], sort=False)
+        .agg(
+            place=("place", "min"),
+            accuracy=("accuracy", "mean"),
+            low=("accuracy", "min"),
+            high=("accuracy", "max"),
+            n_seeds=("accuracy", "count"),
+        )
+        .reset_index()
+    )
     found.loc[found["n_seeds"] < 2, ["low", "high"]] = np.nan
     return found
 
 
-def reaches(by_gap: DataFrame) -> dict[tuple[str, int, int], str]:
-    """Per (label, d_model, T): the gap up to which accuracy stays above 0.9, or "none"."""
+def slice_unit(frame: DataFrame) -> str:
+    """What the names of the slices of one group count, as its task says it: "gap", "length"; "slice" where it does not.
+
+    Several cells of one task agree, unless its source was changed between them; the first then speaks for all.
+    """
+    known = frame["slice_unit"].dropna()
+    return str(known.iloc[0]) if len(known) else "slice"
+
+
+def reaches(slices: DataFrame) -> dict[tuple[str, int, int], str]:
+    """Per (label, d_model, T): the slice up to which accuracy stays above 0.9, or "nowhere". slices: of `by_slice`."""
     found = {}
-    for key, part in by_gap.sort_values("place", kind="stable").groupby(POINT, sort=False):
+    for key, part in slices.sort_values("place", kind="stable").groupby(POINT, sort=False):
         n_solved = int(np.cumprod(part["accuracy"] > REACH).sum())
-        found[key] = str(part["gap"].iloc[n_solved - 1]) if n_solved else "none"
+        found[key] = str(part["slice"].iloc[n_solved - 1]) if n_solved else "nowhere"
     return found
 
 
-def accuracy_by_gap(frame: DataFrame) -> DataFrame:
-    """One group as d_model, T and variant × gap, with the reach behind; a cell without slices shows its status."""
-    by_gap = gaps(frame).sort_values("place", kind="stable")
-    heads = list(dict.fromkeys(by_gap["gap"]))
-    texts = by_gap[[*POINT, "gap"]].assign(text=[words.share(value) for value in by_gap["accuracy"]])
-    found = reaches(by_gap)
+def accuracy_by_slice(frame: DataFrame) -> DataFrame:
+    """One group as d_model, T and variant × slice, with the reach behind; a cell without slices shows its status."""
+    slices = by_slice(frame).sort_values("place", kind="stable")
+    heads = list(dict.fromkeys(slices["slice"]))
+    texts = slices[[*POINT, "slice"]].assign(text=[words.share(value) for value in slices["accuracy"]])
+    found = reaches(slices)
     cells = points(frame, ACCURACY)[[*POINT, "status"]]
     reach = [
         found.get((label, d, T), NOT_ASKED if why == "ok" else why)
         for label, d, T, why in cells.itertuples(index=False)
     ]
-    ends = cells[POINT].assign(gap="reach", text=reach)
-    return spread(pd.concat([texts, ends], ignore_index=True), ["d_model", "T", "label"], "gap", [*heads, "reach"])
+    ends = cells[POINT].assign(slice="reach", text=reach)
+    return spread(pd.concat([texts, ends], ignore_index=True), ["d_model", "T", "label"], "slice", [*heads, "reach"])
 
 
 def crossover_text(crossover: Crossover, sides: Mapping[str, str]) -> str:
@@ -145,16 +171,16 @@ def crossover_text(crossover: Crossover, sides: Mapping[str, str]) -> str:
     if crossover.n_sizes < 2:
         return "not enough sizes"
     span = f"T = {words.whole(crossover.T_min)} to {words.whole(crossover.T_max)}"
-    return f"{NO_CROSSOVER} ({sides[crossover.side] if crossover.side else 'equal'}, {span})"
+    if crossover.side is None:
+        return f"no difference beyond noise ({span})"
+    where = " where they differ" if crossover.n_same else ""
+    return f"{NO_CROSSOVER} ({sides[crossover.side]}{where}, {span})"
 
 
 def crossing_text(at: Crossing) -> str:
-    """A crossing with its interval: "T ≈ 310 [290, 330]"; an end that is beyond the measured range is "…"."""
+    """A crossing with its interval: "T ≈ 310 [290, 330]"."""
     text = f"T ≈ {words.whole(at.T)}"
-    if np.isnan(at.low):
-        return text
-    low, high = (words.whole(end) if np.isfinite(end) else "…" for end in (at.low, at.high))
-    return f"{text} [{low}, {high}]"
+    return text if np.isnan(at.low) else f"{text} [{words.whole(at.low)}, {words.whole(at.high)}]"
 
 
 def crossover_table(found: Iterable[Crossover], sides: Mapping[str, str]) -> DataFrame:
@@ -171,8 +197,8 @@ def crossover_data(found: Iterable[Crossover]) -> DataFrame:
         ends: list[tuple[Any, ...]] = [(at.T, at.low, at.high, at.to) for at in c.crossings] or [
             (np.nan, np.nan, np.nan, c.side)
         ]
-        rows += [(c.label, c.d_model, *end, c.T_min, c.T_max, c.n_sizes) for end in ends]
-    columns = ["variant", "d_model", "T", "T_low", "T_high", "ratio_then", "T_min", "T_max", "n_sizes"]
+        rows += [(c.label, c.d_model, *end, c.T_min, c.T_max, c.n_sizes, c.n_same) for end in ends]
+    columns = ["variant", "d_model", "T", "T_low", "T_high", "ratio_then", "T_min", "T_max", "n_sizes", "n_same"]
     return DataFrame(rows, columns=columns)
 
 
@@ -208,8 +234,8 @@ def costs(frame: DataFrame) -> DataFrame:
 
 def tables(frame: DataFrame, baseline: str) -> list[Table]:
     """All tables of a report, those without a cell left out."""
-    counts = summary(frame)
-    made = [Table("status", "Cells by status", counts, counts, f"{denominator(frame)} ok")]
+    counts = by_variant(frame)
+    made = [Table("status", "Cells by variant and status", counts, counts, f"{denominator(frame)} ok")]
     if len(bad := problems(frame)):
         made.append(Table("problems", "Cells that are not ok", bad, bad))
     for measure in (TIME, MEMORY):
@@ -237,31 +263,38 @@ def _measured(group: Group, measure: Measure, baseline: str) -> list[Table]:
     ]
     if found:
         shown, data = crossover_table(found, sides), _for_csv(crossover_data(found), group, measure)
-        made.append(Table(f"crossovers_{name}", f"Crossovers with {baseline}: {title}", shown, data, note))
+        made.append(Table(f"crossovers_{name}", f"Crossovers with {baseline}: {title}", shown, data, f"{note}; {SAME}"))
     return made
 
 
 def _accuracies(group: Group) -> list[Table]:
-    """Accuracy by T, and by gap where the task has slices."""
+    """Accuracy by T, and by slice where the task has slices."""
     merged, known = points(group.frame, ACCURACY), references(group.frame)
     title = words.title("accuracy", group.settings)
     name = words.file_name("accuracy", group.settings, group.differs)
     note = words.missing_note(missing(group.frame, ACCURACY), len(group.frame))
-    together = pd.concat([merged, known.assign(n_good=1, n_cells=1)], ignore_index=True)
-    made = [Table(name, title, values(together, _accuracy_text), _for_csv(together, group, ACCURACY), note)]
-    by_gap = gaps(group.frame)
-    if len(by_gap):
-        shown = accuracy_by_gap(group.frame)
-        reach = f"reach: the gap up to which accuracy stays above {REACH:g}; {note}"
-        data = _for_csv(by_gap.drop(columns="place"), group, ACCURACY)
-        made.append(Table(f"gaps_{name}", f"By gap: {title}", shown, data, reach))
+    guessing = at_chance(group.frame)
+    merged["at_chance"] = [key in guessing for key in merged[POINT].itertuples(index=False, name=None)]
+    together = pd.concat([merged, known.assign(n_good=1, n_cells=1, at_chance=False)], ignore_index=True)
+    told = f"{note}; {AT_CHANCE}: guessing at chance or floor does as well, by a binomial test at {LEVEL:g}"
+    said = told if guessing else note
+    made = [Table(name, title, values(together, _accuracy_text), _for_csv(together, group, ACCURACY), said)]
+    slices = by_slice(group.frame)
+    if len(slices):
+        unit = slice_unit(group.frame)
+        reach = f"reach: the {unit} up to which accuracy stays above {REACH:g}; {note}"
+        data = _for_csv(slices.drop(columns="place"), group, ACCURACY)
+        name = words.file_name(f"accuracy_{unit}", group.settings, group.differs)
+        made.append(Table(name, f"By {unit}: {title}", accuracy_by_slice(group.frame), data, reach))
     return made
 
 
 def _accuracy_text(point: Any) -> str:
-    """The mean over seeds with their range, and how many of them when some are missing."""
+    """The mean over seeds with their range, how many there are when some are missing, and whether it is a result."""
     text = words.share(point.value, point.low, point.high)
-    return text if point.n_good == point.n_cells else f"{text} ({point.n_good:.0f} of {point.n_cells:.0f} seeds)"
+    if point.n_good < point.n_cells:
+        text += f" ({point.n_good:.0f} of {point.n_cells:.0f} seeds)"
+    return f"{text}, {AT_CHANCE}" if point.at_chance else text
 
 
 def _cost_text(data: DataFrame) -> DataFrame:
@@ -269,7 +302,20 @@ def _cost_text(data: DataFrame) -> DataFrame:
     for name in COSTS:
         units = words.BYTE_UNITS if name.endswith("bytes") else words.COUNT_UNITS
         shown[name] = [NOT_AVAILABLE if pd.isna(value) else words.scaled(float(value), units) for value in data[name]]
+    same = [name for name in data.columns if name not in ("T", *COSTS)]
+    for name in COUNTS:
+        shown[name] += np.where(grows(data, name, same), ", grows with T", "")
     return shown.where(shown.notna(), NOT_ASKED)
+
+
+def unmatched(frame: DataFrame) -> str:
+    """Where variants of one group differ in parameters by more than a tenth: "d = 64: 16.4 k (fused) to …"; or ""."""
+    told = []
+    for spread in spreads(frame):
+        (least, n_least), (most, n_most) = spread.least, spread.most
+        ends = (words.scaled(n, words.COUNT_UNITS) for n in (n_least, n_most))
+        told.append(f"d = {spread.d_model}: {f' ({least}) to '.join(ends)} ({most})")
+    return "; ".join(told)
 
 
 def _for_csv(data: DataFrame, group: Group, measure: Measure) -> DataFrame:

@@ -82,6 +82,7 @@ class Task(ABC):
     chance: accuracy of guessing a label uniformly. floor: accuracy of the best guess that has not found the answer
     (among the values that a sequence holds, say): models sit there before they learn.
     slice_names: groups of scored positions that are reported apart, in order.
+    slice_unit: what the names count, in the singular, as a report says it: "By gap", "the gap up to which …".
     options: the options this task was built with, as its constructor hands them to `Task`; they stand in the record
     and, with the class and T, decide which sequences are drawn.
     kind: `tokens` for one stack over one sequence, `seq2seq` for an encoder over the source and a decoder.
@@ -94,6 +95,7 @@ class Task(ABC):
     floor: float
     slice_names: tuple[str, ...]
     title: ClassVar[str]
+    slice_unit: ClassVar[str] = "slice"
     kind: ClassVar[Literal["tokens", "seq2seq"]] = "tokens"
     roles: ClassVar[tuple[Role, ...]] = ("causal", "bidirectional")
 

@@ -27,6 +27,7 @@ class Copy(Strings):
     """
 
     title: ClassVar[str] = "copy a string of any length"
+    slice_unit: ClassVar[str] = "length"
     roles: ClassVar[tuple[Role, ...]] = ("causal",)
     n_places = 2
 

@@ -31,6 +31,7 @@ class Distance(Task):
     """
 
     title: ClassVar[str] = "recall tagged tokens across a gap"
+    slice_unit: ClassVar[str] = "gap"
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ class MQAR(Task):
     """
 
     title: ClassVar[str] = "recall the values of several keys"
+    slice_unit: ClassVar[str] = "gap"
 
     def __init__(
         self,

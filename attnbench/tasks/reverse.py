@@ -32,6 +32,7 @@ class Reverse(Strings):
     """
 
     title: ClassVar[str] = "write a string backwards, as sequence to sequence"
+    slice_unit: ClassVar[str] = "length"
     kind: ClassVar[Literal["tokens", "seq2seq"]] = "seq2seq"
     roles: ClassVar[tuple[Role, ...]] = ("causal",)
 
