@@ -18,8 +18,9 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.test  ## speed as ratios; run it while nothing else runs
-	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only -s
+bench: $(VENV)/.test  ## speed: ratios, and every variant side by side; run it while nothing else runs
+	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only --benchmark-sort=min \
+		--benchmark-columns=min,median,iqr,rounds -s -rs
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

@@ -132,6 +132,23 @@ def test_spawned_processes_give_the_same_answers():
         assert processes.call("child_jobs:raise_", KeyError, "k").status == "failed"
 
 
+UNGUARDED = """
+from attnbench.execute.local import FreshProcesses
+print("main runs", flush=True)
+with FreshProcesses("spawn") as processes:
+    print(processes.call("child_jobs:main_file").value, flush=True)
+"""
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_spawned_processes_run_no_script_again_whether_it_is_a_file_or_standard_input(tmp_path, from_file):
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    command = [sys.executable, tmp_path / "script.py" if from_file else "-"]
+    environment = os.environ | {"PYTHONPATH": os.path.dirname(__file__)}
+    said = subprocess.check_output(command, input=UNGUARDED, text=True, env=environment, timeout=60)
+    assert said.splitlines() == ["main runs", "None"]
+
+
 SCRIPT = """
 import sys, time
 from attnbench.execute.local import FreshProcesses, Job

@@ -1,8 +1,10 @@
 """Whole runs on tasks: sequence to sequence, tasks of plugin files, and what is refused before anything runs."""
 
 import re
+import subprocess
 import sys
 
+import pandas as pd
 import pytest
 from runs import PLUGINS, write_sweep
 
@@ -22,6 +24,21 @@ PLUGIN = PLUGINS / "first_token.py"
 def sweep(folder, variants, task, T=8, more="", head=""):
     grid = GRID.format(T=T, variants=list(variants), task=task).replace("'", '"')
     return write_sweep(folder, grid + more + TRAIN, head)
+
+
+UNGUARDED = "import sys, attnbench; attnbench.run(sys.argv[1], out=sys.argv[2], start_method='spawn', workers=3)"
+
+
+def test_results_depend_neither_on_workers_nor_on_how_they_start_nor_on_the_script(tmp_path):
+    path = sweep(
+        tmp_path, ["local"], "distance", more="seed = [0, 1]\n", head=f'plugins = ["{PLUGINS / "local_parts.py"}"]'
+    )
+    here = attnbench.run(path, out=tmp_path / "here", workers=1)
+    assert here.counts == {"ok": 2}, list(here.frame["reason"])
+    command = [sys.executable, "-", path, tmp_path / "there"]
+    subprocess.run(command, input=UNGUARDED, check=True, text=True, timeout=120)
+    same = ["cell", "status", "accuracy", "loss", "fingerprint", "trials", "n_params"]
+    pd.testing.assert_frame_equal(attnbench.read(tmp_path / "there")[same], here.frame[same])
 
 
 @pytest.fixture

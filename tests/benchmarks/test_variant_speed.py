@@ -22,14 +22,6 @@ N_ROUNDS = 9
 Core = Callable[..., Tensor]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def core(name: str, T: int, **options: int) -> Core:
     (point,) = entry_points(group="attnbench.variants", name=name)
     return point.load()(Spec(H * D, H, T), **options).attend
