@@ -14,6 +14,7 @@ from attnbench import commands, registry
 from attnbench.commands import AsJson, Debug
 from attnbench.errors import RequestError, did_you_mean
 from attnbench.registry import Source, describe_error
+from attnbench.terminal import StoppedError, speak_plainly, stop_in_good_order
 
 if TYPE_CHECKING:
     from attnbench.execute.local import FreshProcesses
@@ -75,9 +76,10 @@ def run_command(
     try:
         with ShownProgress(debug=debug) as progress:
             made = run(sweep, out=out, listener=progress, **asked)
-    except KeyboardInterrupt:
-        _complain("interrupted; the same command with --resume goes on from here", debug=debug)
-        raise typer.Exit(130) from None
+    except StoppedError as stop:
+        where = f"--out {progress.folder} " if out is None and progress.folder else ""
+        _complain(f"{stop}; the same command with {where}--resume goes on from here", debug=debug)
+        raise typer.Exit(stop.status) from None
     _report(made)
     if budget and (n_pending := made.counts.get("pending", 0)):
         print(f"the budget of {budget} is spent: {n_pending} cells pending; the same command with --resume goes on")
@@ -196,8 +198,13 @@ def tasks(
 def main() -> None:
     """Run the command line; a wrong request is told in one line per mistake."""
     debug = "--debug" in sys.argv
+    speak_plainly()
+    stop_in_good_order()
     try:
         app()
+    except StoppedError as stop:
+        _complain(str(stop), debug=debug)
+        sys.exit(stop.status)
     except RequestError as error:
         _complain(*error.mistakes, debug=debug)
         sys.exit(2)

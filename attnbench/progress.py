@@ -33,8 +33,10 @@ class ShownProgress:
             disable=not self.console.is_terminal,
         )
         self._task = self._bar.add_task("visits", total=None, left="")
+        self.folder: Path | None = None  # of the run, once it has one
         self._visits = self._made = 0
         self._spoke_s = 0.0
+        self._told = set[str]()  # cells whose status was said for many at once
         self._left = TimeLeft()
 
     def __enter__(self) -> ShownProgress:
@@ -46,10 +48,18 @@ class ShownProgress:
 
     def started(self, run: Path, n_cells: int, expected_s: Sequence[tuple[Measure, float]]) -> None:
         """Say where the run goes and how much there is to do."""
-        self._visits = len(expected_s)
+        self.folder, self._visits = run, len(expected_s)
         self._left.expect(expected_s)
         self._bar.update(self._task, total=self._visits)
         self._say(f"{n_cells} cells, {self._visits} visits to make, about {self._left}, into {run}")
+
+    def settled(self, cells: Sequence[Cell], status: str, reason: str, detail: str | None) -> None:
+        """Say once what is wrong with all of these cells."""
+        self._told.update(cell.id for cell in cells)
+        n_cells = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+        self._say(f"{n_cells} of {cells[0].label}: {status}: {reason}")
+        if self.debug and detail:
+            self._say(detail)
 
     def ended(
         self, cell: Cell, record: Record, n_visits: int, took_s: float, expected_s: float, detail: str | None
@@ -59,6 +69,8 @@ class ShownProgress:
         self._left.learn(record["measure"], took_s, expected_s)
         left = f"{self._left} left"
         self._bar.update(self._task, completed=self._made, left=left)
+        if cell.id in self._told:
+            return
         if record["status"] not in AS_ASKED:
             self._say(f"{record['status']}: {title(cell)}, {record['measure']}: {record['reason']}")
             if self.debug and detail:

@@ -29,6 +29,7 @@ from attnbench import plugin_files
 from attnbench.errors import RequestError
 from attnbench.settings import Measure
 from attnbench.statistics import median, median_interval
+from attnbench.trust import distrust
 
 SCHEMA = 1
 STATUSES = (  # from best to worst: a cell's status is the worst of its measures'
@@ -46,6 +47,7 @@ STATUSES = (  # from best to worst: a cell's status is the worst of its measures
 AS_ASKED = ("ok", "unsupported", "skipped")
 FILES = ("sweep.toml", "environment.json", "cells.jsonl", "records.jsonl")
 Record = dict[str, Any]
+_told: set[str] = set()  # notes: a command that reads a run twice says them once
 
 COLUMNS = (
     "cell",
@@ -230,29 +232,37 @@ def read_records(run: Path) -> tuple[list[Record], list[str]]:
 
 
 def read_lines(path: Path, needed: tuple[str, ...] = ("cell",)) -> tuple[list[Record], list[str]]:
-    """All objects of a file of lines that have the needed keys, and a note for each other line.
+    """All objects of a file of lines that have the needed keys and can be trusted, and a note for each other line.
 
-    A visit that was cut short while it wrote leaves such a line.
+    A visit that was cut short while it wrote leaves such a line. Raises RequestError when a newer attnbench wrote one.
     """
-    records, notes = [], []
+    records, notes = list[Record](), list[str]()
     lines = path.read_bytes().split(b"\n") if path.exists() else []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
-            records.append(_whole(record, needed))
-        except ValueError:
-            notes.append(f"{path}:{number}: not a whole record, left out; its visit counts as not made")
+        except (ValueError, RecursionError):
+            record = None
+        wrong = _wrong(record, needed, f"{path}:{number}")
+        if wrong:
+            notes.append(f"{path}:{number}: {wrong}, left out; its visit counts as not made")
+        else:
+            records.append(record)
     return records, notes
 
 
-def _whole(record: Any, needed: tuple[str, ...]) -> Record:
-    if not isinstance(record, dict) or not all(key in record for key in needed):
-        raise ValueError("not a record")
-    if record.get("status", "ok") not in STATUSES:
-        raise ValueError("not a status")
-    return record
+def _wrong(record: Any, needed: tuple[str, ...], place: str) -> str | None:
+    """Why a line is no record. Raises RequestError when it is one that only a newer attnbench can read."""
+    if not isinstance(record, dict):
+        return "not a whole record"
+    schema = record.get("schema", SCHEMA)
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise RequestError([f"{place}: schema {schema} of a newer attnbench; this one reads up to {SCHEMA}"])
+    if not all(key in record for key in needed) or record.get("status", "ok") not in STATUSES:
+        return "not a whole record"
+    return distrust(record)
 
 
 def visits_left(
@@ -281,8 +291,10 @@ def read(run: str | Path) -> pd.DataFrame:
         raise RequestError([f"{path}: no run here (cells.jsonl is missing)"])
     cells, cell_notes = read_lines(path / "cells.jsonl", ("cell", "measures", "variant"))
     records, notes = read_records(path)
-    for note in cell_notes + notes:
-        print(f"note: {note}", file=sys.stderr)
+    for note in dict.fromkeys(cell_notes + notes):
+        if note not in _told:
+            print(f"note: {note}", file=sys.stderr)
+            _told.add(note)
     by_cell: dict[str, list[Record]] = {}
     for record in records:
         by_cell.setdefault(record["cell"], []).append(record)

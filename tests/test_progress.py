@@ -45,6 +45,21 @@ def test_without_a_terminal_there_are_plain_lines_and_failures_at_once(capsys, t
     ]
 
 
+def test_what_is_wrong_with_many_cells_is_said_once(capsys, tmp_path):
+    cells = [cell(label="leaky", T=64), cell(label="leaky", T=128)]
+    bad = {"status": "nonconformant", "measure": "time", "reason": "causal_values: broken"}
+    with ShownProgress() as progress:
+        progress.started(tmp_path / "run", 2, [("time", 2.0)] * 2)
+        progress.settled(cells, "nonconformant", bad["reason"], None)
+        for each in cells:
+            progress.ended(each, bad, 1, 1.0, 2.0, None)
+        progress.ended(cell(label="full", T=256), bad | {"status": "oom"}, 1, 1.0, 2.0, None)
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "2 cells of leaky: nonconformant: causal_values: broken",
+        "oom: full layer forward T=256 d_model=8, time: causal_values: broken",
+    ]
+
+
 def test_debug_shows_the_traceback(capsys, tmp_path):
     bad = {"status": "failed", "measure": "time", "reason": "KeyError"}
     with ShownProgress(debug=True) as progress:

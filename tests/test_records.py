@@ -27,7 +27,7 @@ def row(path: Path, cell_row: dict, records: list[dict]) -> dict:
 
 def test_records_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "records.jsonl"
-    written = [timed(name, 1e-3, float("inf"), options={"a": [1, None, "é"]}) for name in NAMES]
+    written = [timed(name, 1e-3, 2.0, options={"a": [1, None, "é"]}) for name in NAMES]
     for each in written:
         append(path, each)
     records, notes = read_lines(path)
@@ -36,7 +36,7 @@ def test_records_are_read_as_they_were_written(tmp_path):
     assert path.read_bytes().count(b"\n") == len(NAMES)
 
 
-LINES = [json.dumps({"schema": 1} | record(name), ensure_ascii=False).encode() + b"\n" for name in NAMES]
+LINES = [json.dumps({"schema": 1} | record(name, "memory"), ensure_ascii=False).encode() + b"\n" for name in NAMES]
 WHOLE = b"".join(LINES)
 
 
@@ -49,8 +49,8 @@ def test_whatever_a_kill_left_of_a_file_all_whole_records_are_read_and_the_next_
     assert [each["cell"] for each in records] == NAMES[:n_whole]
     torn = cut > 0 and not WHOLE[:cut].endswith(b"\n") and len(b"".join(LINES[:n_whole])) < cut
     assert notes == [f"{path}:{n_whole + 1}: not a whole record, left out; its visit counts as not made"] * torn
-    append(path, record("next"))
-    append(path, record("last"))
+    append(path, record("next", "memory"))
+    append(path, record("last", "memory"))
     records, notes_after = read_lines(path)
     assert [each["cell"] for each in records] == [*NAMES[:n_whole], "next", "last"]
     assert notes_after == notes
@@ -61,7 +61,7 @@ def test_an_empty_file_holds_no_records_and_is_no_trouble(tmp_path, content):
     path = tmp_path / "records.jsonl"
     path.write_bytes(content)
     assert read_lines(path) == ([], [])
-    append(path, record("a"))
+    append(path, record("a", "memory"))
     assert [each["cell"] for each in read_lines(path)[0]] == ["a"]
 
 
@@ -69,13 +69,58 @@ def test_a_file_that_is_not_there_holds_no_records(tmp_path):
     assert read_lines(tmp_path / "records.jsonl") == ([], [])
 
 
-@pytest.mark.parametrize("line", [b"\0" * 40, b"\xff\xfe{\0}\0", b"NaN", b"3", b"[1]", b"{}", b'{"a": 1', b"{}{}"])
+LINES_THAT_ARE_NONE = [b"\0" * 40, b"\xff\xfe{\0}\0", b"NaN", b"3", b"[1]", b"{}", b'{"a": 1', b"{}{}", b"[" * 10**5]
+
+
+@pytest.mark.parametrize("line", LINES_THAT_ARE_NONE)
 def test_a_line_that_is_no_record_is_noted_and_costs_no_other(tmp_path, line):
     path = tmp_path / "records.jsonl"
     path.write_bytes(LINES[0] + line + b"\n" + LINES[1])
     records, notes = read_lines(path)
     assert [each["cell"] for each in records] == NAMES[:2]
     assert [note.partition(": ")[0] for note in notes] == [f"{path}:2"]
+
+
+BAD = [
+    ({"samples_s": [1.0, -1.0]}, "samples_s is not a list of positive numbers"),
+    ({"samples_s": [1.0, float("nan")]}, "samples_s is not a list of positive numbers"),
+    ({"samples_s": "fast"}, "samples_s is not a list of positive numbers"),
+    ({"samples_s": []}, "samples_s is not a list of positive numbers"),
+    ({"samples_s": None}, "samples_s is missing"),
+    ({"warmup_s": "0.2"}, "warmup_s is not a number"),
+    ({"first_call_s": float("inf")}, "first_call_s is not a number"),
+    ({"n_params": 3.5}, "n_params is not a count"),
+    ({"peak_bytes": -1}, "peak_bytes is not a count"),
+    ({"calls": True}, "calls is not a count"),
+    ({"flops": "many"}, "flops is not a number"),
+    ({"extra": ["x"]}, "extra is not an object"),
+    ({"cell": 12}, "cell is not a text"),
+]
+
+
+@pytest.mark.parametrize(("change", "told"), BAD)
+def test_a_record_that_cannot_be_trusted_is_left_out_with_a_note(tmp_path, change, told):
+    run_of(tmp_path, [cell("a")], [timed("a", 1.0), timed("a", 2.0) | change])
+    records, notes = read_records(tmp_path)
+    assert records == [{"schema": 1} | timed("a", 1.0)]
+    assert notes == [f"{tmp_path / 'records.jsonl'}:2: {told}, left out; its visit counts as not made"]
+    assert read(tmp_path)["time_s"][0] == 1.0
+
+
+def test_a_record_of_a_newer_attnbench_is_refused_with_its_place(tmp_path):
+    run_of(tmp_path, [cell("a")], [timed("a", 1.0), timed("a", 1.0, schema=99)])
+    for look in (read, read_records):
+        with pytest.raises(
+            RequestError, match=r"records\.jsonl:2: schema 99 of a newer attnbench; this one reads up to 1"
+        ):
+            look(tmp_path)
+
+
+def test_a_note_is_told_once_however_often_a_run_is_read(tmp_path, capsys):
+    run_of(tmp_path, [cell("a")], [{"cell": "a"}])
+    for _ in range(3):
+        read(tmp_path)
+    assert capsys.readouterr().err.count("note: ") == 1
 
 
 KILLED_WHILE_WRITING = """
@@ -113,7 +158,7 @@ def test_no_kill_leaves_a_file_that_cannot_be_read(tmp_path):
 
 def test_what_json_cannot_hold_does_not_stop_a_run(tmp_path):
     path = tmp_path / "records.jsonl"
-    append(path, record("a", options={"kernel": len, "path": Path("x"), "size": float("nan")}))
+    append(path, record("a", "memory", options={"kernel": len, "path": Path("x"), "size": float("nan")}))
     (read_back,), notes = read_lines(path)
     assert notes == []
     assert read_back["options"]["kernel"] == "<built-in function len>"

@@ -17,7 +17,7 @@ from runs import PLUGINS, write_sweep
 
 import attnbench
 from attnbench.errors import RequestError
-from attnbench.execute import runner
+from attnbench.execute import runner, scratch
 from attnbench.records import read_records
 from attnbench.registry import variant_name
 
@@ -32,6 +32,10 @@ class Recorder(runner.Quiet):
     def __init__(self):
         self.seen = []
         self.n_visits = 0
+        self.settlements = []
+
+    def settled(self, cells, status, reason, detail):
+        self.settlements.append((cells[0].label, len(cells), status))
 
     def started(self, run, n_cells, expected_s):
         self.expected_s = expected_s
@@ -161,7 +165,9 @@ def test_a_faulty_variant_gets_no_numbers(tmp_path, fault):
     (name,) = re.findall(r"^class (\w+)", (PLUGINS / f"{fault}.py").read_text(), re.MULTILINE)
     name = variant_name(type(name, (), {}))
     sweep = write_sweep(tmp_path, f'[[grid]]\nvariant = ["{name}", "full"]\nT = [8, 24]\n', head)
-    frame = attnbench.run(sweep, out=tmp_path / "run").frame
+    recorder = Recorder()
+    frame = attnbench.run(sweep, out=tmp_path / "run", listener=recorder).frame
+    assert recorder.settlements == [(name, 2, "nonconformant")]
     assert set(frame[frame["variant"] == name]["status"]) == {"nonconformant"}
     assert frame[frame["variant"] == name]["time_s"].isna().all()
     assert set(frame[frame["variant"] == "full"]["status"]) == {"ok"}
@@ -474,20 +480,65 @@ def test_run_killed_in_the_middle_is_finished_by_resume(tmp_path):
     assert len(made) == len({r["cell"] for r in made}) == 24
 
 
-def test_interrupted_run_says_how_to_go_on_and_leaves_no_process(tmp_path):
+def a_run_that_sleeps(folder, *more):
+    """A process whose run has recorded one visit and waits for another; its children; TMPDIR is folder / "tmp"."""
     head = f'plugins = ["{PLUGINS / "disasters.py"}"]'
-    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "disasters"\nT = [64, 768]\n', head)
-    command = [sys.executable, "-m", "attnbench", "run", str(sweep), "--out", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "run" / "records.jsonl").exists():
+    sweep = write_sweep(folder, '[[grid]]\nvariant = "disasters"\nT = [64, 768]\n', head)
+    (folder / "tmp").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "attnbench", "run", str(sweep), *more],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"TMPDIR": str(folder / "tmp")},
+    )
+    while not list(folder.glob("**/records.jsonl")):
         assert process.poll() is None
         time.sleep(0.02)
     time.sleep(0.3)
-    workers = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
+    return process, psutil.Process(process.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM"), (signal.SIGHUP, "ended by SIGHUP")],
+)
+def test_a_run_that_is_stopped_says_how_to_go_on_and_leaves_no_process_and_no_scratch(tmp_path, number, what):
+    process, workers = a_run_that_sleeps(tmp_path, "--out", "run")
+    for _ in range(2):  # a second one does not disturb the first
+        process.send_signal(number)
     _, errors = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert errors.splitlines()[-1] == "error: interrupted; the same command with --resume goes on from here"
+    assert process.returncode == 128 + number
+    assert errors.splitlines()[-1] == f"error: {what}; the same command with --resume goes on from here"
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert alive == []
     assert len(records(tmp_path / "run")) == 1
+    assert list((tmp_path / "tmp").glob("attnbench-*")) == []
+
+
+def test_a_stopped_run_without_a_folder_of_its_own_choice_names_the_one_it_has(tmp_path):
+    process, _ = a_run_that_sleeps(tmp_path)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    (folder,) = (tmp_path / "results").iterdir()
+    last = errors.splitlines()[-1]
+    assert last.endswith(f"the same command with --out results/{folder.name} --resume goes on from here")
+
+
+def test_what_a_killed_run_left_goes_with_the_next(tmp_path, monkeypatch):
+    process, workers = a_run_that_sleeps(tmp_path, "--out", "run")
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert alive == []
+    (left,) = (tmp_path / "tmp").glob("attnbench-*")
+    monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path / "tmp"))
+    young = scratch.Scratch()
+    assert left.exists()
+    monkeypatch.setattr(scratch, "SETTLED_S", 0.0)
+    another = scratch.Scratch()
+    assert not left.exists()
+    assert young.path.exists()  # its owner lives
+    young.remove()
+    another.remove()
+    assert list((tmp_path / "tmp").glob("attnbench-*")) == []

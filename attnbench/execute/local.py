@@ -26,6 +26,7 @@ from typing import Any
 
 from attnbench.errors import RequestError
 from attnbench.execute import stages
+from attnbench.execute.scratch import Scratch
 from attnbench.registry import describe_error
 
 PRELOAD = ["attnbench.execute.cell", "attnbench.execute.describe"]
@@ -102,7 +103,7 @@ class FreshProcesses:
         if self.start_method == "forkserver":
             self._context.set_forkserver_preload(PRELOAD + PRELOAD_TRAINING * training)
         self._running: list[_Running] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="attnbench-", ignore_cleanup_errors=True)
+        self._scratch = Scratch()
 
     def __enter__(self) -> FreshProcesses:
         return self
@@ -140,11 +141,11 @@ class FreshProcesses:
     def stop(self) -> None:
         """End everything and remove the folder of captured output."""
         self.stop_jobs()
-        self._folder.cleanup()
+        self._scratch.remove()
 
     def _start(self, job: Job) -> _Running:
         answers, theirs = self._context.Pipe(duplex=False)
-        handle, output = tempfile.mkstemp(dir=self._folder.name)
+        handle, output = tempfile.mkstemp(dir=self._scratch.path)
         os.close(handle)
         started_s = time.perf_counter()
         process = self._context.Process(target=_child, args=(theirs, output, job.function, job.arguments))

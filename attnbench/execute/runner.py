@@ -15,12 +15,13 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from attnbench import plugin_files
 from attnbench.catalogue import Catalogue
 from attnbench.cells import Cell, expand, repeated
 from attnbench.errors import RequestError, did_you_mean
+from attnbench.execute.listener import Listener, Quiet
 from attnbench.execute.local import FreshProcesses, Job, Outcome
 from attnbench.execute.orders import Judgement, Visit
 from attnbench.measure.machine import environment, package_version, processor, usable_cores
@@ -33,35 +34,6 @@ QUESTION_TIMEOUT_S = 120.0
 COMPILE_S = 20.0  # a guess too
 SHORTEST_TIMEOUT_S = 10.0  # but a good variant needs so long for them on a busy machine
 FLOPS_PER_S = 2e10  # a guess at one core, to expect times by; what visits really take corrects it
-
-
-class Listener(Protocol):
-    """What a run tells whoever shows its progress."""
-
-    def started(self, run: Path, n_cells: int, expected_s: Sequence[tuple[Measure, float]]) -> None:
-        """Called once, before the first visit; expected_s: the measure and the expected time of each visit."""
-
-    def ended(
-        self, cell: Cell, record: Record, n_visits: int, took_s: float, expected_s: float, detail: str | None
-    ) -> None:
-        """Called for each record.
-
-        n_visits: how many of the announced visits it settles; all that are left of a cell when one goes wrong.
-        took_s, expected_s: the time that went into it, and that they had been expected to take; of visits side by
-        side, each is given its share. detail: a traceback or last output, where something went wrong.
-        """
-
-
-class Quiet:
-    """Tells nobody."""
-
-    def started(self, run: Path, n_cells: int, expected_s: Sequence[tuple[Measure, float]]) -> None:
-        """Says nothing."""
-
-    def ended(
-        self, cell: Cell, record: Record, n_visits: int, took_s: float, expected_s: float, detail: str | None
-    ) -> None:
-        """Says nothing."""
 
 
 @dataclass(frozen=True)
@@ -280,6 +252,8 @@ class _Work:
         jobs = [self._check_job(members) for members in groups.values()]
         for job, outcome in self.processes.run(jobs, self.workers):
             status, reason = _verdict(outcome)
+            if status:
+                self.listener.settled([cell for cell, _ in job.tag], status, reason, outcome.detail)
             for cell, part in job.tag if status else ():
                 where = f"{cell.parts[part].name}: " if len(cell.parts) > 1 else ""
                 self._settle(cell, status, f"{where}{reason}", outcome)

@@ -1,0 +1,75 @@
+"""Terminals that know little, and signals that are to be ignored."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from runs import write_sweep
+
+from attnbench import terminal
+
+GRID = '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 16]\nd_model = [8, 16]\nmeasure = ["time", "memory"]\n'
+
+
+def attnbench(folder, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "attnbench", *arguments],
+        capture_output=True,
+        cwd=folder,
+        env=os.environ | environment,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+def test_no_character_stops_a_command(tmp_path, environment):
+    sweep = write_sweep(tmp_path, GRID, "# naïve\n", name="größe ≈ 3.toml")
+    for arguments in (
+        ("run", sweep.name, "--out", "größe ≈ run"),
+        ("report", "größe ≈ run"),
+        ("table", "größe ≈ run", "--rows", "variant", "--columns", "T", "--value", "time_s"),
+        ("variants", "--roles"),
+        ("variants", "strided"),
+        ("run", sweep.name, "--dry-run"),
+    ):
+        done = attnbench(tmp_path, *arguments, **environment)
+        assert done.returncode == 0, (arguments, done.stderr)
+        assert done.stdout.isascii()
+        assert b"Error" not in done.stderr
+    done = attnbench(tmp_path, "run", "größe ≈ 4.toml", **environment)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: gr??")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_has_a_plain_form_takes_it_and_the_rest_a_question_mark(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    monkeypatch.setattr(sys, "stderr", None)
+    terminal.speak_plainly()
+    print("T ≈ 3 … 5 µs – 三 \udcff", flush=True)
+    assert raw.getvalue() == b"T ~ 3 ... 5 us - ? ?\n"
+
+
+def test_a_signal_that_nohup_ignores_stays_ignored():
+    script = "import signal; from attnbench import terminal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+    script += "terminal.stop_in_good_order(); print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_measures_nothing_is_stopped_in_one_line_too(tmp_path, number):
+    (tmp_path / "slow.py").write_text("import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "attnbench", "check", "slow.py"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    while not (tmp_path / "begun").exists():
+        assert process.poll() is None
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert len(errors.splitlines()) == 1
