@@ -235,6 +235,27 @@ def test_accuracy_planes_reach_from_the_floor_to_one():
         assert levels == {1 / 12, 0.125}
 
 
+@given(sizes=st.lists(st.integers(1, 10**5), min_size=1, max_size=9, unique=True), n=st.integers(1, 40))
+def test_series_set_apart_stay_nearer_to_their_own_size_than_to_any_other(sizes, n):
+    sizes = sorted(sizes)
+    shift = np.log2(scales.dodge(sizes, n))
+    assert len(set(shift)) == n
+    assert shift + shift[::-1] == pytest.approx(0, abs=1e-9)
+    if len(sizes) > 1:
+        assert shift.max() <= np.diff(np.log2(sizes)).min() * 0.26
+    assert shift.max() < np.log2(1.25)
+
+
+def test_accuracies_that_are_equal_do_not_hide_each_other():
+    rows = [row | {"accuracy": 1.0} for row in scores(["fused", "linear", "lstm"])]
+    axes = drawn(rows, "accuracy").axes[0]
+    starts = [line.get_xdata()[0] for line in axes.lines if line.get_marker() not in ("None", None, "")]
+    assert starts == sorted(set(starts))
+    assert len(starts) == 3
+    assert np.prod(starts) ** (1 / 3) == pytest.approx(32)
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["32", "64", "128"]
+
+
 def test_slices_without_numbers_stand_in_the_order_of_the_task():
     rows = scores(["fused"], sizes=[32], widths=[32], seeds=[0])
     rows[0]["slices"] = {name: {"accuracy": 0.5, "n": 9} for name in ("near", "middle", "far")}

@@ -18,6 +18,7 @@ import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
@@ -107,7 +108,7 @@ def curves(
         labels = list(dict.fromkeys(data["label"]))
         handles = [_handle(label, looks[label], data[data["label"] == label]) for label in labels]
         handles += [_reference_handle(name) for name in ([] if references is None else references["name"].unique())]
-        height = 2.7 if len(labels) <= 8 else 3.6
+        height = 2.7 if len(labels) <= 8 or len(facets) > 9 else 3.6
         sheet = _Sheet(facets, title, note, handles, height=height, x_label=x_label, y_label=axis.label)
         marks = dict(sorted(zip(data["x"], data["x_text"], strict=True)))
         if apart:
@@ -130,7 +131,9 @@ def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, not
     ratios: as `attnbench.analyse.crossover.ratios` gives them.
     """
     with np.errstate(invalid="ignore"):
-        data = ratios.assign(value=np.log2(ratios["ratio"]), text=[_ratio(value) for value in ratios["ratio"]])
+        data = ratios.assign(
+            value=np.log2(ratios["ratio"]), text=[words.significant(value, 2) for value in ratios["ratio"]]
+        )
     largest = data["value"].abs().fillna(0).max()
     limit = float(np.clip(np.ceil(largest), 1, 5))
     marks = {float(k): f"{2**k:g}" if k >= 0 else f"1/{2**-k:g}" for k in range(-int(limit), int(limit) + 1)}
@@ -233,9 +236,9 @@ def _line(axes: Axes, line: DataFrame, look: Look, weight: float) -> None:
     line = line[line["value"].notna()]
     if line.empty:
         return
-    axes.plot(
-        line["x"],
-        line["value"],
+    drawn = Line2D(
+        line["x"].to_numpy(),
+        line["value"].to_numpy(),
         color=look.colour,
         marker=look.marker,
         linestyle=look.line,
@@ -245,9 +248,14 @@ def _line(axes: Axes, line: DataFrame, look: Look, weight: float) -> None:
         linewidth=1.3 + 1.1 * weight,
         zorder=3,
     )
-    barred = line[line["low"].notna() & line["high"].notna()]
+    axes.add_line(drawn)  # unlike plot and vlines it looks for no limits, which are set
     lowest = axes.get_ylim()[0] / 2 if axes.get_yscale() == "log" else -np.inf
-    axes.vlines(barred["x"], barred["low"].clip(lower=lowest), barred["high"], color=look.colour, linewidth=1, zorder=3)
+    bars = line[["x", "low", "high"]].to_numpy(dtype=float)
+    bars = bars[np.isfinite(bars).all(axis=1)]
+    if len(bars):
+        bars[:, 1] = bars[:, 1].clip(min=lowest)
+        ends = bars[:, [[0, 1], [0, 2]]]  # (n, 2, 2): x and low, x and high
+        axes.add_collection(LineCollection(ends, colors=look.colour, linewidths=1, zorder=3), autolim=False)
 
 
 def _reference_handle(name: str) -> Line2D:
@@ -377,10 +385,6 @@ def _grid(part: DataFrame, T: Any, d: Any, column: str = "value") -> Any:
 def _label_log2(axis: Any, sizes: Any, width: float) -> None:
     marks = scales.fitting({size: str(size) for size in sizes}, width, 0.5)
     _label(axis, {float(np.log2(size)): text for size, text in marks.items()})
-
-
-def _ratio(value: float) -> str:
-    return words.significant(value, 2) if np.isfinite(value) else ""
 
 
 def _plain(text: str) -> str:

@@ -13,7 +13,10 @@ from attnbench.report import words
 
 CHARACTER = 0.076  # width in inches of a character of 9 points, on the safe side
 
-DODGE = 0.08  # how far apart, at most, series are set from their x, as a share of the smallest spacing
+DODGE, MOST_DODGE = (
+    0.016,
+    0.25,
+)  # how far series are set from their x: for each series, and at most; shares of a spacing
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,12 @@ def fitting(ticks: Mapping[float, str], width: float, margin: float) -> dict[flo
 
 
 def dodge(sizes: Sequence[float], n: int) -> list[float]:
-    """Factors on x that set n series apart on a logarithmic axis, symmetric about 1 and small beside any spacing."""
-    spacing = np.diff(np.log2(sizes)).min() if len(sizes) > 1 else 1.0
-    span = min(DODGE * spacing, 0.2) if n > 1 else 0.0
+    """Factors on x that set n series apart on a logarithmic axis, symmetric about 1 and small beside any spacing.
+
+    A spacing of more than a doubling counts as one.
+    """
+    spacing = min(np.diff(np.log2(sizes)).min(), 1.0) if len(sizes) > 1 else 1.0
+    span = min(DODGE * n, MOST_DODGE) * spacing if n > 1 else 0.0
     return [float(factor) for factor in 2 ** np.linspace(-span, span, n)]
 
 

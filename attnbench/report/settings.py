@@ -47,7 +47,8 @@ def settings(frame: DataFrame, environment: Mapping[str, Any]) -> Table:
         for kind, part in parts.items()
         if len(part)
     }
-    names = dict.fromkeys(name for kind in told.values() for name in kind)
+    known = dict.fromkeys(name for kind in told.values() for name in kind)
+    names = sorted(known, key=lambda name: COLUMNS.index(name) if name in COLUMNS else len(COLUMNS))
     rows = [[name, *(kind.get(name, NOT_ASKED) for kind in told.values())] for name in names]
     shown = DataFrame(rows, columns=["setting", *told], dtype="object")
     return Table("settings", "Settings", shown, shown)
