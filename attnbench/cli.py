@@ -20,8 +20,6 @@ from attnbench.registry import Source, describe_error
 if TYPE_CHECKING:
     from attnbench.execute.local import FreshProcesses
     from attnbench.execute.runner import Plan
-    from attnbench.records import Run
-
 app = typer.Typer(
     name="attnbench",
     no_args_is_help=True,
@@ -84,22 +82,25 @@ def run_command(
     except KeyboardInterrupt:
         _complain("interrupted; the same command with --resume goes on from here", debug=debug)
         raise typer.Exit(130) from None
-    _report(made)
+    _report([made.path])
     raise typer.Exit(0 if made.as_asked else 1)
 
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="A run folder, or several.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder of the report; default RUN, if it is one.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Write a run's tables, plots and report.html.
 
+    Several runs, of a CPU and of a GPU say, are shown side by side.
+
     Example: attnbench report my_run
     """
-    from attnbench.records import Run
-
-    _report(Run(run))
+    _report(runs, out)
 
 
 app.command()(commands.plot)
@@ -233,15 +234,12 @@ def _complain(*lines: str, debug: bool) -> None:
         print(f"error: {line}", file=sys.stderr)
 
 
-def _report(run: Run) -> None:
+def _report(runs: list[Path], out: Path | None = None) -> None:
     """Write the report and say in two lines what there is to see."""
-    from attnbench.report import write
+    from attnbench.report import of_runs
 
-    frame, about = run.frame, run.environment
-    page = write(
-        run.path, frame, question=about.pop("question", ""), baseline=about.pop("baseline", ""), environment=about
-    )
-    counts = run.counts
+    page, frame = of_runs(runs, out)
+    counts = {str(status): int(n) for status, n in frame["status"].value_counts().items()}
     others = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "ok")
     print(f"{counts.get('ok', 0)} of {len(frame)} cells ok{f'; {others}' if others else ''}")
     print(f"report: {page}")

@@ -25,8 +25,8 @@ from attnbench.execute.orders import Visit
 from attnbench.execute.phases import phase_call, state_bytes
 from attnbench.measure.clock import time_call
 from attnbench.measure.cost import cost
-from attnbench.measure.device import synchronizer
-from attnbench.measure.memory import peak_bytes, resident_peak_bytes, status_bytes
+from attnbench.measure.device import Device, open_device
+from attnbench.measure.memory import peak_bytes, resident_peak_bytes
 from attnbench.mixer import Mixer
 from attnbench.registry import Source
 from attnbench.settings import TimingSettings
@@ -34,15 +34,14 @@ from attnbench.tasks import Task
 from attnbench.train import Model, train
 from attnbench.transformer import Block
 
-THREAD_STACK = 16 * 2**20  # what one more thread may map: its stack, and an arena's first pages
-
 
 def visit(order: Visit) -> dict[str, Any]:
     """Work on one cell; returns the fields of its record, `status` included. Runs in a process that ends afterwards."""
     cell = order.cell
     torch.set_num_threads(cell.threads)
-    if order.memory_limit is not None and cell.device == "cpu":
-        limit_memory(order.memory_limit, cell.threads)
+    device = open_device(cell.device)
+    if order.memory_limit is not None:
+        device.limit_memory(order.memory_limit)
     torch.manual_seed(cell.seed)
     cls = registry.load(order.variant)
     measures: Mapping[str, Callable[[Visit, type[Mixer]], dict[str, Any]]] = {
@@ -76,6 +75,7 @@ def check(cell: Cell, variant: Source, lengths: set[int]) -> str | None:
     lengths: those of the sweep, which are not tried here: what happens at one of them is that cell's own business.
     """
     torch.set_num_threads(1)
+    open_device(cell.device)
     found = certify(
         registry.load(variant),
         options=cell.options,
@@ -90,24 +90,12 @@ def check(cell: Cell, variant: Source, lengths: set[int]) -> str | None:
     return "; ".join(f"{result.name}: {result.detail}" for result in broken) or None
 
 
-def limit_memory(limit: int, threads: int) -> None:
-    """Bound what this process may allocate from now on, in bytes, so that too much is an error and not a kill."""
-    try:
-        import resource
-    except ImportError:  # no such limits on this system
-        return
-    held = status_bytes("VmData")
-    if held is not None:
-        bound = held + limit + (threads + 1) * THREAD_STACK
-        resource.setrlimit(resource.RLIMIT_DATA, (bound, resource.getrlimit(resource.RLIMIT_DATA)[1]))
-
-
 def _time(order: Visit, cls: type[Mixer]) -> dict[str, Any]:
-    cell, synchronize = order.cell, synchronizer(order.cell.device)
+    cell, device = order.cell, open_device(order.cell.device)
     workload = build_workload(cell, build_module(cell, cls))
     with torch.set_grad_enabled(cell.phase in TRAINING_PHASES):
         call = phase_call(workload, cell.phase or "forward")
-        timing = time_call(call, order.timing, synchronize=synchronize, resolution_s=_resolution_s(synchronize))
+        timing = time_call(call, order.timing, device=device, resolution_s=_resolution_s(device))
         status = _finite(call())
     return status | _in_force(cell, workload) | asdict(timing)
 
@@ -201,6 +189,7 @@ def _read_back(cell: Cell, mixer: Mixer, example: Tensor) -> dict[str, Any]:
         "n_heads": mixer.spec.n_heads,
         "dtype": str(example.dtype).removeprefix("torch."),
         "device": example.device.type,
+        "device_name": open_device(example.device.type).name,
         "threads": torch.get_num_threads(),
         "extra": {str(name): str(fact) for name, fact in mixer.extra_record().items()},
     }
@@ -211,8 +200,8 @@ def _plain(found: object, asked: object) -> object:
     return found if isinstance(found, str | int | float | None) else asked
 
 
-def _resolution_s(synchronize: Callable[[], None]) -> float:
+def _resolution_s(device: Device) -> float:
     """The cost of calling a module that does nothing, by the same clock."""
     nothing, x = nn.Identity(), torch.empty(0)
     quick = TimingSettings(warmup_s=0.0, max_s=2e-3)
-    return min(time_call(lambda: nothing(x), quick, synchronize=synchronize).samples_s)
+    return min(time_call(lambda: nothing(x), quick, device=device).samples_s)

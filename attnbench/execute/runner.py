@@ -21,7 +21,7 @@ from attnbench.cells import Cell, expand
 from attnbench.errors import RequestError, did_you_mean
 from attnbench.execute.local import FreshProcesses, Job, Outcome
 from attnbench.execute.orders import Judgement, Visit
-from attnbench.measure.machine import environment, package_version, processor, usable_cores
+from attnbench.measure.machine import environment, package_version, usable_cores
 from attnbench.records import AS_ASKED, Record, Run, RunFolder, read_records, visits_left
 from attnbench.settings import Measure
 from attnbench.sweep import Sweep, read_toml, validate, wanted_tasks, wanted_variants
@@ -113,8 +113,7 @@ def make_plan(
         raise RequestError([f"{path}: what it names cannot be looked up: {asked.reason}{plugins_named}"])
     catalogue: Catalogue = asked.value
     sweep = validate(tables, str(path), catalogue)
-    context = f"torch {package_version('torch')} on {processor()}"
-    cells = tuple(expand(sweep, catalogue, context))
+    cells = tuple(expand(sweep, catalogue, f"torch {package_version('torch')}"))
     judgements = _judged(processes, cells, catalogue)
     return Plan(path, sweep, cells, judgements, catalogue, _baseline(sweep, cells, path), timeout_s or sweep.timeout)
 
@@ -207,8 +206,14 @@ class _Work:
         self._check()
         for measure in ("time", "memory", "accuracy"):
             pairs = [pair for pair in self._pending() if pair[1] == measure]
-            threads = max((cell.threads for cell, _ in pairs), default=1)
-            self._visit(pairs, 1 if measure == "time" else max(1, self.workers // threads))
+            self._visit(pairs, self._at_once(measure, [cell for cell, _ in pairs]))
+
+    def _at_once(self, measure: Measure, cells: Sequence[Cell]) -> int:
+        """How many visits may run side by side: one while time is measured, or memory that all of them would share."""
+        shared = measure == "memory" and any(cell.device != "cpu" for cell in cells)
+        if measure == "time" or shared:
+            return 1
+        return max(1, self.workers // max((cell.threads for cell in cells), default=1))
 
     def _wanted(self) -> dict[tuple[str, Measure], int]:
         """How many visits each cell and measure is to have."""
@@ -369,7 +374,8 @@ def _open(
             whose = "this sweep" if folder.holds(text) else "another sweep"
             raise RequestError([f"{folder.path}: holds a run of {whose} already; say --resume or --overwrite"])
         facts = {"baseline": plan.baseline, "question": plan.sweep.question} | asked
-        folder.begin(text, (cell.row() for cell in plan.cells), facts | environment())
+        machine = environment() | {"gpu": plan.catalogue.devices.get("cuda")}
+        folder.begin(text, (cell.row() for cell in plan.cells), facts | machine)
     except BaseException:
         folder.close()
         raise
