@@ -1,4 +1,4 @@
-"""Takes 256 MiB to be built and 16 MiB to run; at one length takes 800 MiB and gives up, in backward if there is one."""
+"""Takes 256 MiB to build, 16 MiB to run; at one length takes 800 MiB and gives up, in backward where there is one."""
 
 from typing import Annotated
 
