@@ -12,6 +12,7 @@ from fake_cuda import FakeCuda, Logged
 from runs import PLUGINS, write_sweep
 
 import attnbench
+from attnbench.execute import runner
 from attnbench.execute.local import PRELOAD, PRELOAD_TRAINING, FreshProcesses
 from attnbench.measure import device
 from attnbench.measure.clock import time_call
@@ -237,3 +238,22 @@ def test_running_out_of_memory_again_and_again_leaves_other_cells_as_they_would_
     assert all(reason.startswith("OutOfMemoryError: ") for reason in bad["reason"])
     assert list(good["peak_bytes"]) == list(alone.frame["peak_bytes"])
     assert abs(good["rss_peak_bytes"].max() - alone.frame["rss_peak_bytes"].min()) < 50 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("device", "measure", "threads", "at_once"),
+    [
+        ("cpu", "time", 1, 1),
+        ("cpu", "memory", 1, 16),
+        ("cpu", "accuracy", 4, 4),
+        ("cpu", None, 4, 16),
+        ("cuda", "time", 1, 1),
+        ("cuda", "memory", 1, 1),
+        ("cuda", "accuracy", 1, runner.GPU_WORKERS),
+        ("cuda", None, 1, runner.GPU_WORKERS),
+    ],
+)
+def test_visits_that_share_what_they_measure_run_one_by_one(device, measure, threads, at_once):
+    work = SimpleNamespace(workers=16)
+    cells = [SimpleNamespace(device="cpu", threads=1), SimpleNamespace(device=device, threads=threads)]
+    assert runner._Work._at_once(work, cells, measure) == at_once

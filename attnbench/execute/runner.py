@@ -28,7 +28,9 @@ from attnbench.sweep import Sweep, read_toml, validate, wanted_tasks, wanted_var
 
 CHECK_TIMEOUT_S = 60.0
 QUESTION_TIMEOUT_S = 120.0
-FLOPS_PER_S = 2e10  # a guess at one core, to expect times by; what visits really take corrects it
+FLOPS_PER_S = {"cpu": 2e10, "cuda": 2e13}  # a guess at one core, and at a GPU; what visits really take corrects it
+START_S = {"cpu": 0.1, "cuda": 2.0}  # the same of what a visit takes before it measures
+GPU_WORKERS = 4  # each process on a GPU keeps some of its memory
 
 
 class Listener(Protocol):
@@ -82,13 +84,13 @@ class Plan:
 
     def expected_s(self, cell: Cell, measure: Measure, flops: float | None) -> float:
         """A guess at what one visit takes, from the cost formula."""
-        call_s = (flops or 1e8) / FLOPS_PER_S / cell.threads
+        call_s, start_s = (flops or 1e8) / FLOPS_PER_S[cell.device] / cell.threads, START_S[cell.device]
         if measure == "memory":
-            return 0.1 + 4 * call_s
+            return start_s + 4 * call_s
         if measure == "accuracy":
-            return 1.0 + self.sweep.train.steps * len(self.sweep.train.lr) * call_s
+            return 1.0 + start_s + self.sweep.train.steps * len(self.sweep.train.lr) * call_s
         timing = self.sweep.timing
-        return 0.1 + max(timing.warmup_s, 2 * call_s) + max(timing.max_s, call_s)
+        return start_s + max(timing.warmup_s, 2 * call_s) + max(timing.max_s, call_s)
 
 
 def make_plan(
@@ -206,14 +208,15 @@ class _Work:
         self._check()
         for measure in ("time", "memory", "accuracy"):
             pairs = [pair for pair in self._pending() if pair[1] == measure]
-            self._visit(pairs, self._at_once(measure, [cell for cell, _ in pairs]))
+            self._visit(pairs, self._at_once([cell for cell, _ in pairs], measure))
 
-    def _at_once(self, measure: Measure, cells: Sequence[Cell]) -> int:
-        """How many visits may run side by side: one while time is measured, or memory that all of them would share."""
-        shared = measure == "memory" and any(cell.device != "cpu" for cell in cells)
-        if measure == "time" or shared:
+    def _at_once(self, cells: Sequence[Cell], measure: Measure | None = None) -> int:
+        """How many visits (checks, without a measure) run side by side: one where time or a GPU's memory is measured."""
+        on_gpu = any(cell.device != "cpu" for cell in cells)
+        if measure == "time" or (measure == "memory" and on_gpu):
             return 1
-        return max(1, self.workers // max((cell.threads for cell in cells), default=1))
+        threads = max((cell.threads for cell in cells if measure), default=1)
+        return max(1, (min(self.workers, GPU_WORKERS) if on_gpu else self.workers) // threads)
 
     def _wanted(self) -> dict[tuple[str, Measure], int]:
         """How many visits each cell and measure is to have."""
@@ -244,7 +247,7 @@ class _Work:
         for cell, _ in self._pending():
             groups.setdefault(_check_key(cell), []).append(cell)
         jobs = [self._check_job(cells) for cells in groups.values()]
-        for job, outcome in self.processes.run(jobs, self.workers):
+        for job, outcome in self.processes.run(jobs, self._at_once(self.plan.cells)):
             status, reason = _verdict(outcome)
             for cell in job.tag if status else ():
                 self._settle(cell, status, reason, outcome)
@@ -286,15 +289,15 @@ class _Work:
         self.left[cell.id, measure] = before - 1 if fields["status"] == "ok" else 0
         n_visits = before - self.left[cell.id, measure]
         self.stop = self.stop or (self.fail_fast and fields["status"] not in AS_ASKED)
-        took_s, detail = (outcome.seconds * self._share(measure), outcome.detail) if outcome else (0.0, None)
+        took_s, detail = (outcome.seconds * self._share(cell, measure), outcome.detail) if outcome else (0.0, None)
         self.listener.ended(cell, record, n_visits, took_s, n_visits * self._expected_s(cell, measure), detail)
 
     def _expected_s(self, cell: Cell, measure: Measure) -> float:
-        return self.plan.expected_s(cell, measure, self.flops[cell.id]) * self._share(measure)
+        return self.plan.expected_s(cell, measure, self.flops[cell.id]) * self._share(cell, measure)
 
-    def _share(self, measure: Measure) -> float:
+    def _share(self, cell: Cell, measure: Measure) -> float:
         """The part of a visit's duration by which it delays the run."""
-        return 1.0 if measure == "time" else 1.0 / self.workers
+        return 1.0 / self._at_once([cell], measure)
 
 
 def _check_key(cell: Cell) -> str:
