@@ -211,7 +211,7 @@ class _Work:
             self._visit(pairs, self._at_once([cell for cell, _ in pairs], measure))
 
     def _at_once(self, cells: Sequence[Cell], measure: Measure | None = None) -> int:
-        """How many visits (checks, without a measure) run side by side: one where time or a GPU's memory is measured."""
+        """How many visits (without a measure: checks) run side by side; one for time, and for memory on a GPU."""
         on_gpu = any(cell.device != "cpu" for cell in cells)
         if measure == "time" or (measure == "memory" and on_gpu):
             return 1
