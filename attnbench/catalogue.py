@@ -32,6 +32,7 @@ class Described:
 class Catalogue:
     """What this machine offers to a sweep: where known names lead, and each asked-for (name, options) described.
 
+    devices: those that can be used, the fastest last, and what each is: {"cpu": "AMD EPYC", "cuda": "NVIDIA H200"}.
     digests: of the attnbench modules that decide costs, and of those that decide accuracy.
     broken: plugin files that do not load, one line each; they matter only to a sweep that misses a name.
     clashes: names that two plugins claim, one line each; they matter to every sweep.
@@ -41,7 +42,7 @@ class Catalogue:
     task_sources: Mapping[str, Source]
     variants: Mapping[str, Described] = field(default_factory=dict)
     tasks: Mapping[str, Described] = field(default_factory=dict)
-    devices: tuple[str, ...] = ("cpu",)
+    devices: Mapping[str, str] = field(default_factory=lambda: {"cpu": ""})
     digests: Mapping[str, str] = field(default_factory=dict)
     broken: tuple[str, ...] = ()
     clashes: tuple[str, ...] = ()

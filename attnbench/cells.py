@@ -23,6 +23,7 @@ class Cell:
     label: how tables and plots call the variant; it names options when a sweep uses one variant with several.
     digest: of the sources and settings beyond these fields that decide the numbers.
     cross: the variant that is the decoder's cross-attention, where the task is sequence to sequence.
+    device_name: what kind of device it is, so that numbers of two machines are never those of one cell.
     """
 
     parts: tuple[VariantUse, ...]
@@ -48,6 +49,7 @@ class Cell:
     seed: int
     measures: tuple[Measure, ...]
     cross: str | None = None
+    device_name: str = ""
     digest: str = ""
     label: str = field(default="", compare=False)
 
@@ -89,7 +91,7 @@ def flat_options(parts: Sequence[VariantUse]) -> dict[str, Any]:
 def expand(sweep: Sweep, catalogue: Catalogue, context: str) -> list[Cell]:
     """All cells of a valid sweep, united over its grids, in the order of the file.
 
-    context: torch's version and the kind of device; it goes into each id. A cell of two grids has the measures of both.
+    context: torch's version; it goes into each id. A cell of two grids has the measures of both.
     """
     cells: dict[str, Cell] = {}
     for cell in _resolved(sweep, catalogue, context):
@@ -126,6 +128,7 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
     d_ff = point.get("d_ff")
     task_described = catalogue.tasks[variant_key(task, sweep.tasks.get(task, {}))] if task else None
     settings = sweep.train if task else sweep.timing
+    device = [*catalogue.devices][-1] if point["device"] == "auto" else point["device"]
     decides = [
         context,
         catalogue.digests["accuracy" if task else "cost"],
@@ -149,7 +152,7 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
         embedding_std=point["embedding_std"] if model else None,
         positions=(point.get("positions") or most_positions([part.positions for part in described])) if model else None,
         dtype=point["dtype"],
-        device=catalogue.devices[-1] if point["device"] == "auto" else point["device"],
+        device=device,
         threads=point["threads"],
         compile=point["compile"],
         task=task,
@@ -157,6 +160,7 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
         seed=point["seed"],
         measures=point["measures"],
         cross=task_described.cross if task_described else None,
+        device_name=catalogue.devices[device],
         digest=hashlib.sha256("\n".join(decides).encode()).hexdigest()[:16],
     )
 

@@ -18,7 +18,6 @@ from attnbench.terminal import StoppedError, speak_plainly, stop_in_good_order
 
 if TYPE_CHECKING:
     from attnbench.execute.local import FreshProcesses
-    from attnbench.records import Run
 
 app = typer.Typer(
     name="attnbench",
@@ -80,7 +79,7 @@ def run_command(
         where = f"--out {progress.folder} " if out is None and progress.folder else ""
         _complain(f"{stop}; the same command with {where}--resume goes on from here", debug=debug)
         raise typer.Exit(stop.status) from None
-    _report(made)
+    _report([made.path])
     if budget and (n_pending := made.counts.get("pending", 0)):
         print(f"the budget of {budget} is spent: {n_pending} cells pending; the same command with --resume goes on")
     raise typer.Exit(0 if made.as_asked else 1)
@@ -88,16 +87,19 @@ def run_command(
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="A run folder, or several.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder of the report; default RUN, if it is one.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Write a run's tables, plots and report.html.
 
+    Several runs, of a CPU and of a GPU say, are shown side by side.
+
     Example: attnbench report my_run
     """
-    from attnbench.records import Run
-
-    _report(Run(run))
+    _report(runs, out)
 
 
 app.command()(commands.plot)
@@ -238,15 +240,12 @@ def _complain(*lines: str, debug: bool) -> None:
         print(f"error: {line}", file=sys.stderr)
 
 
-def _report(run: Run) -> None:
+def _report(runs: list[Path], out: Path | None = None) -> None:
     """Write the report and say in two lines what there is to see."""
-    from attnbench.report import write
+    from attnbench.report import of_runs
 
-    frame, about = run.frame, run.environment
-    page = write(
-        run.path, frame, question=about.pop("question", ""), baseline=about.pop("baseline", ""), environment=about
-    )
-    counts = run.counts
+    page, frame = of_runs(runs, out)
+    counts = {str(status): int(n) for status, n in frame["status"].value_counts().items()}
     others = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "ok")
     print(f"{counts.get('ok', 0)} of {len(frame)} cells ok{f'; {others}' if others else ''}")
     print(f"report: {page}")
@@ -255,7 +254,7 @@ def _report(run: Run) -> None:
 def _show_plan(sweep: Path, overrides: list[str], workers: int | None, **asked: Any) -> None:
     from attnbench.dry_run import changes, show
     from attnbench.execute.local import FreshProcesses
-    from attnbench.execute.runner import make_plan
+    from attnbench.execute.plan import make_plan
     from attnbench.measure.machine import usable_cores
     from attnbench.sweep import read_toml
 

@@ -15,7 +15,7 @@ from attnbench.wording import shown, toml_key
 
 if TYPE_CHECKING:
     from attnbench.cells import Cell
-    from attnbench.execute.runner import Plan
+    from attnbench.execute.plan import Plan
 
 # Settings that a table of cells has as columns; cells that differ in any other are in tables of their own.
 COLUMNS = ("T", "S", "d_model", "n_heads", "max_T", "d_ff", "positions", "seed")

@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,6 +70,7 @@ COLUMNS = (
     "positions",
     "dtype",
     "device",
+    "device_name",
     "threads",
     "compile",
     "task",
@@ -88,6 +89,7 @@ COLUMNS = (
     "overhead_s",
     "stopped_by",
     "flags",
+    "wall_ratio",
     "peak_bytes",
     "rss_peak_bytes",
     "build_peak_bytes",
@@ -114,6 +116,7 @@ COLUMNS = (
     "time_low_s",
     "time_high_s",
     "flops_per_s",
+    "run",
 )
 
 
@@ -281,26 +284,25 @@ def visits_left(
     return left
 
 
-def read(run: str | Path) -> pd.DataFrame:
+def read(*runs: str | Path) -> pd.DataFrame:
     """One row per requested cell of a run folder, visits merged; `time_s` is the median over all samples, in seconds.
 
-    Raises RequestError when the folder holds no run. Torn records are left out with a note on standard error.
+    Of several folders, the rows of one after the other, told apart by the column `run`, which else is empty. Raises
+    RequestError when a folder holds no run or is named twice. Torn records are left out with a note on standard error.
     """
-    path = Path(run)
-    if not (path / "cells.jsonl").is_file():
-        raise RequestError([f"{path}: no run here (cells.jsonl is missing)"])
-    cells, cell_notes = read_lines(path / "cells.jsonl", ("cell", "measures", "variant"))
-    records, notes = read_records(path)
-    for note in dict.fromkeys(cell_notes + notes):
-        if note not in _told:
-            print(f"note: {note}", file=sys.stderr)
-            _told.add(note)
-    by_cell: dict[str, list[Record]] = {}
-    for record in records:
-        by_cell.setdefault(record["cell"], []).append(record)
-    rows = [_row(cell, by_cell.get(cell["cell"], [])) for cell in cells]
+    names = run_names(runs) if len(runs) > 1 else [None]
+    rows = [row | {"run": name} for name, run in zip(names, runs, strict=True) for row in _rows(Path(run))]
     frame = pd.DataFrame(rows, columns=[*COLUMNS, *_extra_columns(rows)])
     return frame.astype({"cell": str}) if len(frame) else frame
+
+
+def run_names(runs: Sequence[str | Path]) -> list[str]:
+    """What several runs are called: by their folders or, where two have the same name, by their paths."""
+    paths = [Path(run).resolve() for run in runs]
+    if twice := [str(run) for run, path in zip(runs, paths, strict=True) if paths.count(path) > 1]:
+        raise RequestError([f"{twice[0]}: is named twice"])
+    names = [path.name for path in paths]
+    return names if len(set(names)) == len(names) else [str(run) for run in runs]
 
 
 @dataclass(frozen=True)
@@ -331,6 +333,22 @@ class Run:
     def as_asked(self) -> bool:
         """Whether every cell is ok, unsupported or skipped."""
         return all(status in AS_ASKED for status in self.counts)
+
+
+def _rows(path: Path) -> list[Record]:
+    """The cells of one run folder, with what their visits gave."""
+    if not (path / "cells.jsonl").is_file():
+        raise RequestError([f"{path}: no run here (cells.jsonl is missing)"])
+    cells, cell_notes = read_lines(path / "cells.jsonl", ("cell", "measures", "variant"))
+    records, notes = read_records(path)
+    for note in dict.fromkeys(cell_notes + notes):
+        if note not in _told:
+            print(f"note: {note}", file=sys.stderr)
+            _told.add(note)
+    by_cell: dict[str, list[Record]] = {}
+    for record in records:
+        by_cell.setdefault(record["cell"], []).append(record)
+    return [_row(cell, by_cell.get(cell["cell"], [])) for cell in cells]
 
 
 def _row(cell: Record, records: list[Record]) -> Record:

@@ -55,9 +55,9 @@ def allocate(mib):
 
 
 def allocate_under_limit(mib, limit_mib):
-    from attnbench.execute.cell import limit_memory
+    from attnbench.measure.device import open_device
 
-    limit_memory(limit_mib * 2**20, 1)
+    open_device("cpu").limit_memory(limit_mib * 2**20)
     return allocate(mib)
 
 
@@ -80,3 +80,27 @@ def die_at(stage, status):
     stages.at("importing another.py")
     stages.at(stage)
     os._exit(status)
+
+
+def time_on_fake_gpu(bad_call):
+    """Seconds of a call on a GPU that breaks at the bad_call-th call, if any."""
+    import itertools
+
+    from fake_cuda import FakeCuda, Logged
+
+    from attnbench.measure.clock import time_call
+    from attnbench.settings import TimingSettings
+
+    cuda, numbers = FakeCuda(), itertools.count(1)
+
+    def call():
+        return cuda.launch_bad() if next(numbers) == bad_call else cuda.launch(0.05)
+
+    return time_call(call, TimingSettings(), device=Logged(cuda), clock=cuda.clock).samples_s
+
+
+def device_context():
+    """Whether there is one, and whether this process may still make one."""
+    import torch
+
+    return {"live": torch.cuda.is_initialized(), "can_be_made": not torch.cuda._is_in_bad_fork()}

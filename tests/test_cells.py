@@ -140,7 +140,19 @@ def test_heads_are_counted_or_measured():
 def test_a_device_left_open_is_the_best_that_there_is():
     tables = {"grid": [LEAST | {"device": "auto"}]}
     assert [cell.device for cell in cells_of(tables)] == ["cpu"]
-    assert [cell.device for cell in cells_of(tables, devices=("cpu", "cuda"))] == ["cuda"]
+    assert [cell.device for cell in cells_of(tables, devices={"cpu": "a", "cuda": "b"})] == ["cuda"]
+
+
+def test_an_id_names_the_kind_of_the_device_it_runs_on_and_of_no_other():
+    def ids(device, **kinds):
+        return [cell.id for cell in cells_of({"grid": [LEAST | {"device": device}]}, devices=kinds)]
+
+    on_gpu = ids("cuda", cpu="A", cuda="NVIDIA H200")
+    assert on_gpu == ids("cuda", cpu="B", cuda="NVIDIA H200") == ids("auto", cpu="A", cuda="NVIDIA H200")
+    assert on_gpu != ids("cuda", cpu="A", cuda="NVIDIA A100")
+    assert ids("cpu", cpu="A") == ids("cpu", cpu="A", cuda="NVIDIA H200") != ids("cpu", cpu="B")
+    (cell,) = cells_of({"grid": [LEAST | {"device": "cuda"}]}, devices={"cpu": "A", "cuda": "NVIDIA H200"})
+    assert (cell.device, cell.row()["device_name"]) == ("cuda", "NVIDIA H200")
 
 
 def test_a_repeated_value_gives_one_cell():

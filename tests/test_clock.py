@@ -15,24 +15,30 @@ class Machine:
         self.now_s = self.pending_s = 0.0
         self.costs_s = itertools.chain(costs_s[:-1], itertools.repeat(costs_s[-1]))
         self.device_s = device_s
-        self.events = []
+        self.log = []
 
     def call(self):
-        self.events.append("call")
+        self.log.append("call")
         self.now_s += next(self.costs_s)
         self.pending_s += self.device_s
 
     def synchronize(self):
-        self.events.append("synchronize")
+        self.log.append("synchronize")
         self.now_s += self.pending_s
         self.pending_s = 0.0
 
+    def flush(self):
+        self.log.append("flush")
+
+    def events(self):
+        return None
+
     def clock(self):
-        self.events.append("clock")
+        self.log.append("clock")
         return self.now_s
 
     def time(self, settings, **kwargs):
-        return time_call(self.call, settings, synchronize=self.synchronize, clock=self.clock, **kwargs)
+        return time_call(self.call, settings, device=self, clock=self.clock, **kwargs)
 
 
 NEVER = 1e-12  # a precision that is never reached
@@ -47,9 +53,9 @@ def test_device_that_finishes_late_is_waited_for():
 def test_every_look_at_the_clock_has_a_synchronised_device():
     machine = Machine(2e-3)
     machine.time(TimingSettings(warmup_s=0.01, max_s=0.02))
-    looks = [i for i, event in enumerate(machine.events) if event == "clock"]
+    looks = [i for i, what in enumerate(machine.log) if what == "clock"]
     assert looks
-    assert all(machine.events[i - 1] == "synchronize" for i in looks)
+    assert all(machine.log[i - 1] == "synchronize" for i in looks)
 
 
 def test_one_slow_sample_moves_neither_the_median_nor_the_count():

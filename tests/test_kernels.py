@@ -3,11 +3,19 @@ from __future__ import annotations
 import pytest
 import slow_forms
 import torch
+import torch.nn.functional as F
 from cores import assert_equal, noise, values_and_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbench.kernels import band, matrix_recurrence, overlapping_blocks, visible_keys
+from attnbench.kernels import (
+    band,
+    masked_attention,
+    matrix_recurrence,
+    overlapping_blocks,
+    visible_keys,
+    window_attention,
+)
 
 CPU = torch.device("cpu")
 SIZES = st.integers(1, 9)
@@ -88,3 +96,38 @@ def test_a_band_is_a_window(T, S, window):
     assert torch.equal(causal, slow_forms.visible(T, S, "causal", window=window)[0])
     both = band(T, S, back=window // 2, ahead=window // 2, offset=S - T, device=CPU)
     assert torch.equal(both, slow_forms.visible(T, S, "bidirectional", window=window)[0])
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (2, 1, 1, 9), (2, 1, 6, 9)])
+def test_masked_attention_is_softmax_over_the_visible_keys_and_0_without_any(shape):
+    visible = torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.4
+    visible[..., -1, :] = False
+    q, k, v = (torch.randn(2, 3, n, 4, dtype=torch.float64, requires_grad=True) for n in (6, 9, 9))
+    scores = (q @ k.mT / 2).masked_fill(~visible, -torch.inf)
+    blind = ~visible.any(-1, keepdim=True)
+    expected = scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(~visible, 0.0) @ v
+    y = masked_attention(q, k, v, visible)
+    torch.testing.assert_close(y, expected)
+    assert not y[blind.expand(2, 3, 6, 1)[..., 0]].any()
+    seed = torch.randn_like(y)
+    for found, wanted in zip(*(torch.autograd.grad(out, (q, k, v), seed) for out in (y, expected)), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_no_kernel_is_shown_a_query_without_keys(monkeypatch):
+    real, shown = F.scaled_dot_product_attention, []
+
+    def watched(q, k, v, attn_mask=None, **kwargs):
+        shown.append(attn_mask)
+        return real(q, k, v, attn_mask=attn_mask, **kwargs)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    key_mask = torch.zeros(2, 80, dtype=torch.bool)
+    key_mask[0, :30] = True
+    q = torch.randn(2, 1, 80, 4)
+    y = window_attention(q, q, q, key_mask, back=9, ahead=0)
+    assert len(shown) == 3  # both ends, and the blocks between them
+    assert all(mask.any(-1).all() for mask in shown)
+    assert not y[1].any()
+    assert not y[0, :, 39:].any()
+    assert y[0, :, :39].any(-1).all()

@@ -9,7 +9,7 @@ from runs import PLUGINS, write_sweep
 
 import attnbench
 from attnbench.errors import RequestError
-from attnbench.execute import runner
+from attnbench.execute import plan, runner
 from attnbench.sweep import timeout_of
 
 
@@ -19,9 +19,9 @@ def short(monkeypatch):
 
 
 def test_a_limit_is_the_timeout_within_reason():
-    assert runner._bounded(60.0, 30.0) == 30.0
-    assert runner._bounded(60.0, 300.0) == 60.0
-    assert runner._bounded(60.0, 0.001) == runner.SHORTEST_TIMEOUT_S
+    assert plan.bounded(60.0, 30.0) == 30.0
+    assert plan.bounded(60.0, 300.0) == 60.0
+    assert plan.bounded(60.0, 0.001) == plan.SHORTEST_TIMEOUT_S
 
 
 @pytest.mark.parametrize(("tables", "timeout_s"), [({}, 300.0), ({"timeout": "5m"}, 300.0), ({"timeout": "x"}, 300.0)])

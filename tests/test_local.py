@@ -9,6 +9,7 @@ import time
 
 import psutil
 import pytest
+import torch
 
 from attnbench.execute.local import FreshProcesses, Job
 
@@ -63,6 +64,10 @@ def test_an_error_is_told_with_type_message_and_place(processes):
         (RuntimeError, "std::bad_alloc"),
         (RuntimeError, "can't start new thread"),
         (RuntimeError, "CUDA out of memory. Tried to allocate 2 GiB"),
+        (torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 2 GiB"),
+        (torch.cuda.OutOfMemoryError, "says no more"),
+        (torch.AcceleratorError, "CUDA error: out of memory"),
+        (RuntimeError, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
 )
 def test_every_way_to_run_out_of_memory_is_oom(processes, kind, message):
@@ -75,8 +80,16 @@ def test_a_thread_library_that_gives_up_for_want_of_memory_is_oom(processes):
     assert (outcome.status, outcome.reason) == ("oom", text.strip())
 
 
-def test_an_error_about_something_else_is_not_oom(processes):
-    assert processes.call("child_jobs:raise_", ValueError, "out of memory of better days").status == "failed"
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (ValueError, "out of memory of better days"),
+        (torch.AcceleratorError, "CUDA error: device-side assert triggered"),
+        (RuntimeError, "CUDA error: an illegal memory access was encountered"),
+    ],
+)
+def test_an_error_about_something_else_is_not_oom(processes, kind, message):
+    assert processes.call("child_jobs:raise_", kind, message).status == "failed"
 
 
 def test_allocation_beyond_the_limit_is_oom_and_below_it_is_fine(processes):

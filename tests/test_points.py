@@ -17,6 +17,13 @@ def test_a_different_setting_is_a_different_group(name):
     assert {group.differs for group in found} == {(name,)}
 
 
+def test_a_machine_is_named_only_beside_another():
+    alone = frame([timed("a", 64, 8, 1, device_name="A CPU"), timed("a", 64, 8, 1, threads=2, device_name="A CPU")])
+    assert ["device_name" in group.settings for group in groups(alone)] == [False, False]
+    both = frame([timed("a", 64, 8, 1, device_name=name) for name in ("A CPU", "A GPU", None)])
+    assert [group.settings["device_name"] for group in groups(both)] == ["A CPU", "A GPU", None]
+
+
 def test_settings_that_follow_from_the_sizes_do_not_tear_a_line_apart():
     rows = [timed("a", T, d, 1, d_ff=4 * d, max_T=T, n_heads=d // 8) for T in (64, 128) for d in (8, 16)]
     (group,) = groups(frame(rows))

@@ -12,7 +12,7 @@ import attnbench
 from attnbench.catalogue import variant_key
 from attnbench.errors import RequestError
 from attnbench.execute.describe import catalogue, sources_with, task_profile
-from attnbench.execute.runner import make_plan
+from attnbench.execute.plan import make_plan
 from attnbench.registry import TASKS, file_sources
 from attnbench.sweep import VariantUse, read_toml
 

@@ -11,6 +11,7 @@ import attnbench_variants.linear
 import pytest
 import slow_forms
 import torch
+import torch.nn.functional as F
 from cores import (
     BUILT_IN,
     NO_CROSS,
@@ -343,3 +344,23 @@ def test_each_variant_states_a_claim_and_opens_with_its_paper():
         docstring = source.split('"""')[1]
         assert re.search(r"\b(19|20)\d\d\b", docstring.splitlines()[0]), "the first line names the paper and its year"
         assert "Departures:" in docstring
+
+
+@pytest.mark.parametrize("name", ["fused", "window", "strided"])
+@pytest.mark.parametrize("role", ["causal", "bidirectional"])
+def test_a_query_without_keys_gives_0_whatever_the_kernel_does_with_it(monkeypatch, name, role):
+    x = noise(3, 40, 12)
+    key_mask = torch.arange(40) >= torch.tensor([[0], [25], [40]])
+    expected = build(name, role)(x, key_mask=key_mask)
+    real = F.scaled_dot_product_attention
+
+    def sees_all(q, k, v, attn_mask=None, **kwargs):
+        """As cuDNN's before torch 2.12: what is hidden counts little, and where all is hidden nothing is."""
+        low = (
+            None if attn_mask is None else torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill(~attn_mask, -65504.0)
+        )
+        return real(q, k, v, attn_mask=low, **kwargs)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", sees_all)
+    torch.testing.assert_close(build(name, role)(x, key_mask=key_mask), expected)
+    assert not expected[2].any()

@@ -200,3 +200,24 @@ def test_what_cannot_be_is_an_error_that_says_why(name):
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             make()
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("role", ["causal", "bidirectional"])
+def test_off_the_cpu_gradients_can_be_had_in_eval_and_nothing_is_kept_for_them_without(name, role):
+    mixer = build(name, role=role).to("meta").eval()  # cuDNN's backward pass needs training mode
+    layers = [layer for layer in (mixer.rightward, mixer.leftward) if layer is not None]
+    x = torch.empty(2, 5, mixer.spec.d_model, device="meta", dtype=torch.float64, requires_grad=True)
+    y = mixer(x)
+    assert [layer.training for layer in layers] == [True] * len(layers)
+    assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
+    with torch.no_grad():
+        mixer.train()(x)
+    assert [layer.training for layer in layers] == [False] * len(layers)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn"])
+def test_on_a_cpu_modes_stay_as_they_are(name):
+    mixer = build(name).eval()
+    mixer(torch.zeros(1, 3, mixer.spec.d_model, dtype=torch.float64, requires_grad=True))
+    assert not mixer.rightward.training

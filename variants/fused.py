@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnbench.kernels import visible_keys
+from attnbench.kernels import masked_attention, visible_keys
 from attnbench.mixer import Attention, Claim, Flops, Spec, visible_pairs
 
 BACKENDS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn", 4: "overrideable"}  # numbers of torch's SDPBackend
@@ -43,6 +43,8 @@ class Fused(Attention):
         backend = BACKENDS[torch._fused_sdp_choice(q, k, v, visible, 0.0, is_causal)]  # what the call itself will ask
         if backend != self.backend:
             self.backend = backend
+        if visible is not None and (key_mask is not None or T > S):  # a query may see no key
+            return masked_attention(q, k, v, visible)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=is_causal)
 
     def flops(self, T: int, S: int) -> Flops:

@@ -80,13 +80,13 @@ class _Recurrent(Mixer):
             raise ValueError("a padded prompt would leave its padding in the state: prefill takes no key_mask")
         if x.shape[1] == 0:
             return x, dict.fromkeys(self.state_names, x.new_zeros(x.shape[0], self.spec.d_model))
-        y, last = self.rightward(x)
+        y, last = _layer(self.rightward, x)
         return y, self._state(last)
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """One cell update. No state is written to."""
         last = tuple(state[name][None] for name in self.state_names)
-        y, last = self.rightward(x[:, None], last if len(last) > 1 else last[0])
+        y, last = _layer(self.rightward, x[:, None], last if len(last) > 1 else last[0])
         return y[:, 0], self._state(last)
 
     def flops(self, T: int, S: int) -> Flops:
@@ -99,9 +99,8 @@ class _Recurrent(Mixer):
     def _scan(self, layer: nn.RNNBase, x: Tensor) -> Tensor:
         """One direction over x (B, T, d_model), from h = 0: (B, T, d_out)."""
         if self.own_loop is None or x.device.type != "cpu" or x.dtype not in OWN_LOOP_DTYPES:
-            y: Tensor = layer(x)[0]
-            return y
-        y = self.own_loop.apply(x.transpose(0, 1), *layer.all_weights[0])  # type: ignore[no-untyped-call]  # torch's is
+            return _layer(layer, x)[0]
+        y: Tensor = self.own_loop.apply(x.transpose(0, 1), *layer.all_weights[0])  # type: ignore[no-untyped-call]  # torch's is
         return y.transpose(0, 1)  # (T, B, d_out) -> (B, T, d_out)
 
     def _state(self, last: Tensor | tuple[Tensor, ...]) -> State:
@@ -238,6 +237,18 @@ class LSTM(_Recurrent):
         layer = super()._direction(d_in, d_out)
         layer.all_weights[0][2][d_out : 2 * d_out] = 1.0  # the forget gate's b_ih
         return layer
+
+
+def _layer(layer: nn.RNNBase, x: Tensor, last: Any = None) -> tuple[Tensor, Any]:
+    """torch's layer from the state `last`: outputs and the last state.
+
+    On a GPU it is in training mode where gradients are wanted, for there alone cuDNN keeps what they need. Without
+    dropout the mode means nothing else.
+    """
+    if x.device.type != "cpu":
+        layer.train(torch.is_grad_enabled())
+    y, last = layer(x, last)
+    return y, last
 
 
 def _misfit(spec: Spec) -> str | None:

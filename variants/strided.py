@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor
 
-from attnbench.kernels import visible_keys, window_attention, window_pairs
+from attnbench.kernels import masked_attention, visible_keys, window_attention, window_pairs
 from attnbench.mixer import Attention, Claim, Flops, Spec, Use, check_count
 
 NO_CROSS = "a stride needs queries and keys that stand on one line, so there is no cross role"
@@ -97,8 +97,10 @@ class Strided(Attention):
     def _attend_column(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         """A single query, at the last key: its own column alone, which is what a decoding step reads."""
         column = slice((k.shape[2] - 1) % self.stride, None, self.stride)
-        mask = None if key_mask is None else key_mask[:, None, None, column]  # (B, 1, 1, n)
-        return F.scaled_dot_product_attention(q, k[:, :, column], v[:, :, column], attn_mask=mask)
+        k, v = k[:, :, column], v[:, :, column]
+        if key_mask is not None:
+            return masked_attention(q, k, v, key_mask[:, None, None, column])  # (B, 1, 1, n)
+        return F.scaled_dot_product_attention(q, k, v)
 
     def _attend_columns(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> Tensor:
         """Columns of positions 0, l, 2 l, ... and 1, l + 1, ...: the last row is filled up to l positions.
@@ -116,7 +118,10 @@ class Strided(Attention):
         visible = (
             None if square else visible_keys(q.shape[2], k.shape[2], causal=causal, key_mask=mask, device=q.device)
         )
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=square)  # (B l, H, rows, d_v)
+        if visible is None:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=square)  # (B l, H, rows, d_v)
+        else:
+            y = masked_attention(q, k, v, visible)
         y = y.view(B, self.stride, H, -1, v.shape[3]).permute(0, 2, 3, 1, 4)  # (B, H, rows, l, d_v)
         return y.flatten(2, 3)[:, :, before : before + T]
 

@@ -11,7 +11,8 @@ from pandas import DataFrame, Series
 
 POINT = ["label", "d_model", "T"]
 # Cells that differ in one of these are never averaged and never joined by a line.
-APART = ("role", "level", "phase", "task", "B", "dtype", "device", "threads", "compile")
+APART = ("role", "level", "phase", "task", "B", "dtype", "device", "device_name", "threads", "compile", "run")
+TACIT = ("device_name",)  # of these, a reader is told only where they differ
 # These may follow from the variant, T or d_model (d_ff = 4 d_model); they set cells apart only where they do not.
 FOLLOWING = ("S", "max_T", "n_heads", "n_layers", "d_ff", "embedding_std", "positions", "task_options")
 
@@ -56,7 +57,8 @@ COLUMNS_OF = {  # columns that only cells with this measure have
 class Group:
     """Cells that differ in variant, T, d_model and seed alone.
 
-    settings: what they share. differs: the settings that tell this group from the others of its frame.
+    settings: what they share, but for those of TACIT that all groups share. differs: the settings that tell this
+    group from the others of its frame.
     """
 
     frame: DataFrame
@@ -87,7 +89,10 @@ def groups(frame: DataFrame) -> list[Group]:
     names = (*APART, *(name for name in FOLLOWING if any(name in free for _, free in parts)))
     shared = [common(piece, names) for piece, _ in parts]
     differs = tuple(name for name in names if len({settings.get(name) for settings in shared}) > 1)
-    return [Group(piece, settings, differs) for (piece, _), settings in zip(parts, shared, strict=True)]
+    told = [
+        {name: value for name, value in settings.items() if name in differs or name not in TACIT} for settings in shared
+    ]
+    return [Group(piece, settings, differs) for (piece, _), settings in zip(parts, told, strict=True)]
 
 
 def points(frame: DataFrame, measure: Measure, by: Sequence[str] = POINT) -> DataFrame:

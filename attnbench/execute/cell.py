@@ -33,8 +33,8 @@ from attnbench.execute.orders import Visit
 from attnbench.execute.phases import phase_call, state_bytes
 from attnbench.measure.clock import time_call
 from attnbench.measure.cost import cost
-from attnbench.measure.device import synchronizer
-from attnbench.measure.memory import peak_bytes, resident_peak_bytes, status_bytes
+from attnbench.measure.device import Device, open_device
+from attnbench.measure.memory import peak_bytes, resident_peak_bytes
 from attnbench.mixer import Mixer
 from attnbench.registry import Source
 from attnbench.settings import TimingSettings
@@ -44,15 +44,15 @@ from attnbench.train import Model, train
 from attnbench.transformer import MixerFactory
 
 COMPILED_WITHIN = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}  # of the largest output
-THREAD_STACK = 16 * 2**20  # what one more thread may map: its stack, and an arena's first pages
 
 
 def visit(order: Visit) -> dict[str, Any]:
     """Work on one cell; returns the fields of its record, `status` included. Runs in a process that ends afterwards."""
     cell = order.cell
     torch.set_num_threads(cell.threads)
-    if order.memory_limit is not None and cell.device == "cpu":
-        limit_memory(order.memory_limit, cell.threads)
+    device = open_device(cell.device)
+    if order.memory_limit is not None:
+        device.limit_memory(order.memory_limit)
     torch.manual_seed(cell.seed)
     classes = [_loaded(source) for source in order.variants]
     mixer = mixer_factory(cell, classes)
@@ -92,8 +92,10 @@ def check(cell: Cell, part: int, variant: Source, lengths: set[int]) -> str | No
     lengths: those of the sweep, which are not tried here: what happens at one of them is that cell's own business.
     """
     torch.set_num_threads(1)
+    open_device(cell.device)
     cls = _loaded(variant)
     stages.at(f"trying the promises of {variant.name} ({stages.place(variant.origin)})")
+    open_device(cell.device)
     found = certify(
         cls,
         options=cell.parts[part].options,
@@ -115,24 +117,12 @@ def _loaded(source: Source) -> type:
     return cls
 
 
-def limit_memory(limit: int, threads: int) -> None:
-    """Bound what this process may allocate from now on, in bytes, so that too much is an error and not a kill."""
-    try:
-        import resource
-    except ImportError:  # no such limits on this system
-        return
-    held = status_bytes("VmData")
-    if held is not None:
-        bound = held + limit + (threads + 1) * THREAD_STACK
-        resource.setrlimit(resource.RLIMIT_DATA, (bound, resource.getrlimit(resource.RLIMIT_DATA)[1]))
-
-
 def _time(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
-    cell, synchronize = order.cell, synchronizer(order.cell.device)
+    cell, device = order.cell, open_device(order.cell.device)
     workload = build_workload(cell, build_module(cell, mixer))
     with torch.set_grad_enabled(cell.phase in TRAINING_PHASES):
         call, compiling = _ready(cell, workload)
-        timing = time_call(call, order.timing, synchronize=synchronize, resolution_s=_resolution_s(synchronize))
+        timing = time_call(call, order.timing, device=device, resolution_s=_resolution_s(device))
         status = _sound(cell, workload, call())
     return status | _in_force(cell, workload) | compiling | asdict(timing)
 
@@ -155,11 +145,11 @@ def _ready(cell: Cell, workload: Workload) -> tuple[Callable[[], object], dict[s
     phase = cell.phase or "forward"
     if not cell.compile:
         return phase_call(workload, phase), {}
-    synchronize, fast = synchronizer(cell.device), compiled(workload)
+    fast = compiled(workload)
     start_s = time.perf_counter()
     call = phase_call(fast, phase)
     call()
-    synchronize()
+    open_device(cell.device).synchronize()
     compile_s = time.perf_counter() - start_s
     return call, {"compile_s": compile_s} | _same(workload.forward().detach(), fast.forward().detach(), cell.dtype)
 
@@ -262,6 +252,7 @@ def _read_back(cell: Cell, mixers: Sequence[Mixer], example: Tensor) -> dict[str
         "n_heads": mixers[0].spec.n_heads,
         "dtype": str(example.dtype).removeprefix("torch."),
         "device": example.device.type,
+        "device_name": open_device(example.device.type).name,
         "threads": torch.get_num_threads(),
         "extra": {str(name): str(fact) for mixer in mixers for name, fact in mixer.extra_record().items()},
     }
@@ -279,8 +270,8 @@ def _plain(found: object, asked: object) -> object:
     return found if isinstance(found, str | int | float | None) else asked
 
 
-def _resolution_s(synchronize: Callable[[], None]) -> float:
+def _resolution_s(device: Device) -> float:
     """The cost of calling a module that does nothing, by the same clock."""
     nothing, x = nn.Identity(), torch.empty(0)
     quick = TimingSettings(warmup_s=0.0, max_s=2e-3)
-    return min(time_call(lambda: nothing(x), quick, synchronize=synchronize).samples_s)
+    return min(time_call(lambda: nothing(x), quick, device=device).samples_s)

@@ -22,6 +22,7 @@ from attnbench.execute import stages
 from attnbench.execute.build import MODEL_VOCAB, mixer_factory, spec_of
 from attnbench.execute.orders import Judgement
 from attnbench.measure.cost import cost
+from attnbench.measure.device import kinds
 from attnbench.mixer import Attention, Mask, Mixer, Role, Use
 from attnbench.registry import PluginError, Source
 from attnbench.sweep import VariantUse
@@ -60,7 +61,7 @@ def catalogue(variants: Sequence[VariantUse], tasks: Sequence[VariantUse], files
             for use in tasks
             if use.name in task_sources
         },
-        devices=("cpu", "cuda") if torch.cuda.is_available() else ("cpu",),
+        devices=kinds(),
         digests={"cost": _digest(_modules(_COST_MODULES)), "accuracy": _digest(_modules(_ACCURACY_MODULES))},
         broken=tuple(broken),
         clashes=(*clashes, *task_clashes),

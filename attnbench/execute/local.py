@@ -37,6 +37,7 @@ OOM_SIGNS = (
     "Cannot allocate memory",
     "not enough memory",
     "out of memory",
+    "STATUS_ALLOC_FAILED",
     "std::bad_alloc",
     "can't start new thread",
     "Thread creation failed",

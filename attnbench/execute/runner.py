@@ -12,132 +12,24 @@ import json
 import math
 import random
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attnbench import plugin_files
-from attnbench.catalogue import Catalogue
-from attnbench.cells import Cell, expand, repeated
-from attnbench.errors import RequestError, did_you_mean
+from attnbench.cells import Cell
+from attnbench.errors import RequestError
 from attnbench.execute.listener import Listener, Quiet
 from attnbench.execute.local import FreshProcesses, Job, Outcome
-from attnbench.execute.orders import Judgement, Visit
-from attnbench.measure.machine import environment, package_version, processor, usable_cores
+from attnbench.execute.plan import Plan, bounded, make_plan
+from attnbench.measure.machine import environment, usable_cores
 from attnbench.records import AS_ASKED, Record, Run, RunFolder, read_records, visits_left
 from attnbench.settings import Measure
-from attnbench.sweep import Sweep, read_toml, timeout_of, validate, wanted_tasks, wanted_variants
+from attnbench.sweep import read_toml, wanted_tasks
 
-CHECK_TIMEOUT_S = 60.0  # a sweep's own timeout bounds it when smaller, and the next one too
-QUESTION_TIMEOUT_S = 120.0
-COMPILE_S = 20.0  # a guess too
-SHORTEST_TIMEOUT_S = 10.0  # but a good variant needs so long for them on a busy machine
-FLOPS_PER_S = 2e10  # a guess at one core, to expect times by; what visits really take corrects it
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A validated request: what would run, and what cannot.
-
-    repeated: points that ask again for an earlier one. plugins: as `plugin_files.find` gives them.
-    """
-
-    path: Path
-    sweep: Sweep
-    cells: tuple[Cell, ...]
-    repeated: tuple[Cell, ...]
-    judgements: tuple[Judgement, ...]
-    catalogue: Catalogue
-    baseline: str
-    timeout_s: float
-    plugins: Mapping[str, Path]
-
-    def order(self, cell: Cell, measure: Measure) -> Visit:
-        """What a process is sent to do."""
-        sources, sweep = self.catalogue, self.sweep
-        task = sources.task_sources[cell.task] if cell.task else None
-        variants = tuple(sources.variant_sources[part.name] for part in cell.parts)
-        cross = sources.variant_sources[cell.cross] if cell.cross else None
-        return Visit(cell, measure, variants, task, sweep.timing, sweep.train, sweep.memory_limit, cross)
-
-    def expected_s(self, cell: Cell, measure: Measure, flops: float | None) -> float:
-        """A guess at what one visit takes, from the cost formula."""
-        call_s = (flops or 1e8) / FLOPS_PER_S / cell.threads
-        if measure == "memory":
-            return 0.1 + 4 * call_s
-        if measure == "accuracy":
-            return 1.0 + self.sweep.train.steps * len(self.sweep.train.lr) * call_s
-        timing = self.sweep.timing
-        compile_s = COMPILE_S if cell.compile else 0.0
-        return 0.1 + compile_s + max(timing.warmup_s, 2 * call_s) + max(timing.max_s, call_s)
-
-    def n_visits(self, measure: Measure) -> int:
-        """Processes for this measure of one cell."""
-        return self.sweep.timing.visits if measure == "time" else 1
-
-    def total_s(self, workers: int) -> float:
-        """A guess at what all that can run takes, with so many visits side by side where that is allowed."""
-        return sum(
-            self.n_visits(measure)
-            * self.expected_s(cell, measure, judged.flops)
-            / (1 if measure == "time" else max(1, workers // cell.threads))
-            for cell, judged in zip(self.cells, self.judgements, strict=True)
-            for measure in cell.measures
-            if judged.reason is None
-        )
-
-
-def make_plan(
-    processes: FreshProcesses,
-    path: Path,
-    tables: dict[str, Any],
-    *,
-    plugins: plugin_files.Files = (),
-    timeout_s: float | None = None,
-) -> Plan:
-    """Validate and expand what a sweep file says. Raises RequestError with every mistake; nothing has run then."""
-    files = plugin_files.find(tables, path, plugin_files.listed(plugins))
-    limit_s = timeout_s or timeout_of(tables)
-    processes.warm_up()
-    asked = processes.call(
-        "attnbench.execute.describe:catalogue",
-        wanted_variants(tables),
-        wanted_tasks(tables),
-        [str(file) for file in files.values()],
-        timeout_s=_bounded(QUESTION_TIMEOUT_S, limit_s),
-    )
-    if asked.status != "ok":
-        raise RequestError([f"{path}: what it names cannot be looked up: {asked.reason}"])
-    catalogue: Catalogue = asked.value
-    sweep = validate(tables, str(path), catalogue)
-    context = f"torch {package_version('torch')} on {processor()}"
-    cells = tuple(expand(sweep, catalogue, context))
-    again = tuple(repeated(sweep, catalogue, context))
-    judgements = _judged(processes, cells, catalogue, _bounded(QUESTION_TIMEOUT_S, limit_s))
-    baseline = _baseline(sweep, cells, path)
-    return Plan(path, sweep, cells, again, judgements, catalogue, baseline, limit_s, files)
-
-
-def _bounded(longest_s: float, timeout_s: float) -> float:
-    """The limit of what is not a visit: as long as a visit may take, within reason."""
-    return min(longest_s, max(timeout_s, SHORTEST_TIMEOUT_S))
-
-
-def _judged(
-    processes: FreshProcesses, cells: Sequence[Cell], catalogue: Catalogue, timeout_s: float
-) -> tuple[Judgement, ...]:
-    """Ask about the cells of each variant in a process of its own; one that dies over it leaves its cells to try."""
-    by_variant: dict[str, list[Cell]] = {}
-    for cell in cells:
-        by_variant.setdefault(cell.variant, []).append(cell)
-    sources = catalogue.variant_sources, catalogue.task_sources
-    jobs = [Job("attnbench.execute.describe:judge", (own, *sources), timeout_s, tag=own) for own in by_variant.values()]
-    judged: dict[str, Judgement] = {}
-    for job, outcome in processes.run(jobs, usable_cores()):
-        if outcome.status == "ok":
-            judged |= {cell.id: judgement for cell, judgement in zip(job.tag, outcome.value, strict=True)}
-    return tuple(judged.get(cell.id, Judgement()) for cell in cells)
+CHECK_TIMEOUT_S = 60.0  # a sweep's own timeout bounds it when smaller
+GPU_WORKERS = 4  # each process on a GPU keeps some of its memory
 
 
 def run(
@@ -220,8 +112,15 @@ class _Work:
         self._check()
         for measure in ("time", "memory", "accuracy"):
             pairs = [pair for pair in self._pending() if pair[1] == measure]
-            threads = max((cell.threads for cell, _ in pairs), default=1)
-            self._visit(pairs, 1 if measure == "time" else max(1, self.workers // threads))
+            self._visit(pairs, self._at_once([cell for cell, _ in pairs], measure))
+
+    def _at_once(self, cells: Sequence[Cell], measure: Measure | None = None) -> int:
+        """How many visits (without a measure: checks) run side by side; one for time, and for memory on a GPU."""
+        on_gpu = any(cell.device != "cpu" for cell in cells)
+        if measure == "time" or (measure == "memory" and on_gpu):
+            return 1
+        threads = max((cell.threads for cell in cells if measure), default=1)
+        return max(1, (min(self.workers, GPU_WORKERS) if on_gpu else self.workers) // threads)
 
     def _wanted(self) -> dict[tuple[str, Measure], int]:
         """How many visits each cell and measure is to have."""
@@ -250,7 +149,7 @@ class _Work:
             for part in range(len(cell.parts)):
                 groups.setdefault(_check_key(cell, part), []).append((cell, part))
         jobs = [self._check_job(members) for members in groups.values()]
-        for job, outcome in self.processes.run(jobs, self.workers):
+        for job, outcome in self.processes.run(jobs, self._at_once(self.plan.cells)):
             status, reason = _verdict(outcome)
             if status:
                 self.listener.settled([cell for cell, _ in job.tag], status, reason, outcome.detail)
@@ -264,7 +163,7 @@ class _Work:
         lengths = {length for cell, _ in members for length in (cell.T, cell.S)}
         source = self.plan.catalogue.variant_sources[smallest.parts[part].name]
         arguments = (smallest, part, source, lengths)
-        limit_s = _bounded(CHECK_TIMEOUT_S, self.plan.timeout_s)
+        limit_s = bounded(CHECK_TIMEOUT_S, self.plan.timeout_s)
         return Job("attnbench.execute.cell:check", arguments, limit_s, tag=members)
 
     def _visit(self, pairs: list[tuple[Cell, Measure]], at_once: int) -> None:
@@ -292,7 +191,7 @@ class _Work:
         self.left[cell.id, measure] = before - 1 if fields["status"] == "ok" else 0
         n_visits = before - self.left[cell.id, measure]
         self.failed = self.failed or (self.fail_fast and fields["status"] not in AS_ASKED)
-        took_s, detail = (outcome.seconds * self._share(measure), outcome.detail) if outcome else (0.0, None)
+        took_s, detail = (outcome.seconds * self._share(cell, measure), outcome.detail) if outcome else (0.0, None)
         self.listener.ended(cell, record, n_visits, took_s, n_visits * self._expected_s(cell, measure), detail)
 
     @property
@@ -301,11 +200,11 @@ class _Work:
         return self.failed or time.monotonic() >= self.deadline_s
 
     def _expected_s(self, cell: Cell, measure: Measure) -> float:
-        return self.plan.expected_s(cell, measure, self.flops[cell.id]) * self._share(measure)
+        return self.plan.expected_s(cell, measure, self.flops[cell.id]) * self._share(cell, measure)
 
-    def _share(self, measure: Measure) -> float:
+    def _share(self, cell: Cell, measure: Measure) -> float:
         """The part of a visit's duration by which it delays the run."""
-        return 1.0 if measure == "time" else 1.0 / self.workers
+        return 1.0 / self._at_once([cell], measure)
 
 
 def _check_key(cell: Cell, part: int) -> str:
@@ -350,18 +249,6 @@ def _measured(outcome: Outcome) -> Record:
     return fields | ({"overhead_s": outcome.seconds - inside_s} if "sampled_s" in fields else {})
 
 
-def _baseline(sweep: Sweep, cells: Sequence[Cell], path: Path) -> str:
-    """The label that ratios are taken against: as asked, else fused if present, else the first."""
-    labels = list(dict.fromkeys(cell.label for cell in cells))
-    by_variant = {cell.variant: cell.label for cell in reversed(cells)}
-    wanted = sweep.baseline or ("fused" if "fused" in by_variant else labels[0])
-    if wanted in labels:
-        return wanted
-    if wanted in by_variant:
-        return by_variant[wanted]
-    raise RequestError([f'{path}: baseline: "{wanted}" is not among the variants{did_you_mean(wanted, labels)}'])
-
-
 def _open(plan: Plan, out: str | Path | None, overrides: list[str], *, resume: bool, overwrite: bool) -> RunFolder:
     """Lock and begin the run folder. Raises RequestError when it holds another run and nobody said what to do."""
     folder = _new_folder(plan.path.stem) if out is None else RunFolder.create(Path(out))
@@ -373,8 +260,9 @@ def _open(plan: Plan, out: str | Path | None, overrides: list[str], *, resume: b
             _check_going_on(folder, plan, text, overrides, resume)
         sweep = plan.sweep
         facts: dict[str, Any] = {"baseline": plan.baseline, "question": sweep.question, "overrides": overrides}
-        facts |= {"timing": sweep.timing.model_dump(), "train": sweep.train.model_dump()} | environment()
-        folder.begin(text, (cell.row() for cell in plan.cells), facts, sources)
+        facts |= {"timing": sweep.timing.model_dump(), "train": sweep.train.model_dump()}
+        machine = environment() | {"gpu": plan.catalogue.devices.get("cuda")}
+        folder.begin(text, (cell.row() for cell in plan.cells), facts | machine, sources)
     except BaseException:
         folder.close()
         raise

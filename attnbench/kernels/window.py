@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnbench.kernels.blocks import overlapping_blocks
+from attnbench.kernels.masked import masked_attention
 from attnbench.kernels.masks import band
 
 SMALLEST_BLOCK = 32  # in smaller blocks the overhead outgrows the work
@@ -72,7 +73,7 @@ def _mix_end(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, back: int
     """One dense call; q's first position is k's position `offset`."""
     visible = band(q.shape[2], k.shape[2], back=back, ahead=ahead, offset=offset, device=q.device)
     if key_mask is not None:
-        visible = visible & key_mask[:, None, None, :]  # (B, 1, T, S)
+        return masked_attention(q, k, v, visible & key_mask[:, None, None, :])  # (B, 1, T, S)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
 
 
@@ -85,8 +86,9 @@ def _mix_blocks(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, back: 
     k, v = (overlapping_blocks(x, size, block) for x in (k, v))  # (B, H, n, size, d_k or d_v)
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B n, H, block or size, d_k or d_v)
     visible = band(block, size, back=back, ahead=ahead, offset=back, device=q.device)
-    if key_mask is not None:
+    if key_mask is None:
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)  # (B n, H, block, d_v)
+    else:
         keys = key_mask.unfold(1, size, block).flatten(0, 1)  # (B n, size)
-        visible = visible & keys[:, None, None, :]  # (B n, 1, block, size)
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)  # (B n, H, block, d_v)
+        y = masked_attention(q, k, v, visible & keys[:, None, None, :])  # (B n, 1, block, size)
     return y.view(B, n, H, block, -1).transpose(1, 2).flatten(2, 3)  # (B, H, n block, d_v)

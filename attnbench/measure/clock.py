@@ -9,7 +9,9 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from attnbench.measure.device import Device
 from attnbench.settings import TimingSettings
 from attnbench.statistics import median, median_interval
 
@@ -23,7 +25,9 @@ RESOLUTION_CALLS = 5  # a call that costs less than this many empty module calls
 class Timing:
     """What one visit learnt about the time of a callable.
 
-    samples_s: seconds per call, one entry per sample of `calls` calls. sampled_s: wall time of all sampling.
+    samples_s: seconds per call, one entry per sample of `calls` calls, by the device's own events where it has them.
+    wall_ratio: the wall time of all samples by that of the events; None where there are none.
+    sampled_s: wall time of all sampling.
     warmup_s: wall time before it, first call included; first_call_s: the first call alone.
     stopped_by: `precision` or `cap`. flags: what a reader must know before believing the numbers.
     """
@@ -35,62 +39,92 @@ class Timing:
     first_call_s: float
     stopped_by: str
     flags: list[str]
+    wall_ratio: float | None = None
+
+
+class _Sample(NamedTuple):
+    """One sample in seconds: by the wall clock, and by the device's events where it has them."""
+
+    wall_s: float
+    events_s: float | None
+
+    @property
+    def counted_s(self) -> float:
+        """What the sample counts as."""
+        return self.wall_s if self.events_s is None else self.events_s
 
 
 def time_call(
     call: Callable[[], object],
     settings: TimingSettings,
     *,
-    synchronize: Callable[[], None],
+    device: Device,
     clock: Callable[[], float] = time.perf_counter,
     resolution_s: float = 0.0,
 ) -> Timing:
     """Time `call`. The device is synchronised before the first and after the last look at the clock of each sample.
 
+    Before that its cache is flushed, where a device asks for it. Warm-up and budgets go by the wall clock.
     resolution_s: the cost of an empty call; calls that cost less than a few of these are flagged.
     """
 
-    def sample(n: int) -> float:
-        synchronize()
+    def sample(n: int) -> _Sample:
+        device.flush()
+        events = device.events()
+        device.synchronize()
         start = clock()
+        if events is not None:
+            events[0].record()
         for _ in range(n):
             call()
-        synchronize()
-        return clock() - start
+        if events is not None:
+            events[1].record()
+        device.synchronize()
+        wall_s = clock() - start
+        return _Sample(wall_s, None if events is None else events[0].elapsed_time(events[1]) / 1e3)
 
-    first_call_s = sample(1)
+    first_call_s = sample(1).wall_s
     at_least = 1 if settings.warmup_s > 0 else 0  # a first call can be a thousand times a usual one
-    warmups = list(_until(settings.warmup_s - first_call_s, lambda: sample(1), at_least))
+    warmups = [taken.wall_s for taken in _until(settings.warmup_s - first_call_s, lambda: sample(1), at_least)]
     fastest_s = min(warmups, default=first_call_s)
     calls = max(1, math.ceil(SAMPLE_S / fastest_s)) if fastest_s > 0 else math.ceil(SAMPLE_S / 1e-9)
-    samples_s, stopped_by = _sample(lambda: sample(calls), settings, calls)
-    flags = _flags(samples_s, warmups, RESOLUTION_CALLS * resolution_s)
+    samples, stopped_by = _take(lambda: sample(calls), settings, calls)
+    samples_s = [taken.counted_s / calls for taken in samples]
+    sampled_s, counted_s = sum(taken.wall_s for taken in samples), sum(taken.counted_s for taken in samples)
     return Timing(
-        samples_s, calls, sum(samples_s) * calls, first_call_s + sum(warmups), first_call_s, stopped_by, flags
+        samples_s=samples_s,
+        calls=calls,
+        sampled_s=sampled_s,
+        warmup_s=first_call_s + sum(warmups),
+        first_call_s=first_call_s,
+        stopped_by=stopped_by,
+        flags=_flags(samples_s, warmups, RESOLUTION_CALLS * resolution_s),
+        wall_ratio=None if samples[0].events_s is None or counted_s <= 0 else sampled_s / counted_s,
     )
 
 
-def _sample(take: Callable[[], float], settings: TimingSettings, calls: int) -> tuple[list[float], str]:
+def _take(take: Callable[[], _Sample], settings: TimingSettings, calls: int) -> tuple[list[_Sample], str]:
     """Sample until the median is known well enough, or for as long as is allowed; at least once."""
-    samples_s: list[float] = []
+    samples, samples_s = list[_Sample](), list[float]()
     stopped_by, spent_s = "cap", 0.0
-    for elapsed_s in _until(settings.max_s, take, at_least=1):
-        samples_s.append(elapsed_s / calls)
-        spent_s += elapsed_s
+    for taken in _until(settings.max_s, take, at_least=1):
+        samples.append(taken)
+        samples_s.append(taken.counted_s / calls)
+        spent_s += taken.wall_s
         if spent_s >= MIN_SHARE * settings.max_s and _precise(samples_s, settings.precision):
             stopped_by = "precision"
             break
-    return samples_s, stopped_by
+    return samples, stopped_by
 
 
-def _until(budget_s: float, take: Callable[[], float], at_least: int = 0) -> Iterator[float]:
-    """Yield what `take` returns, seconds, until they add up to the budget."""
+def _until(budget_s: float, take: Callable[[], _Sample], at_least: int = 0) -> Iterator[_Sample]:
+    """Yield what `take` returns until the wall times add up to the budget."""
     spent_s, n = 0.0, 0
     while n < at_least or spent_s < budget_s:
-        elapsed_s = take()
-        spent_s += elapsed_s if elapsed_s > 0 else SAMPLE_S  # a clock that stands still must not keep us for ever
+        taken = take()
+        spent_s += taken.wall_s if taken.wall_s > 0 else SAMPLE_S  # a clock that stands still must not keep us for ever
         n += 1
-        yield elapsed_s
+        yield taken
 
 
 def _precise(samples_s: list[float], precision: float) -> bool:

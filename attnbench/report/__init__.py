@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from pandas import DataFrame
 
-from attnbench.records import COLUMNS
+from attnbench.errors import RequestError
+from attnbench.records import COLUMNS, Run, RunFolder, read, run_names
 from attnbench.report import html, plots, settings, tables, writers
 from attnbench.report.figures import pictures
 
 PAGE = "report.html"
+
+
+def of_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> tuple[Path, DataFrame]:
+    """Write the report of a run into its folder, or of several runs side by side into the folder `out`.
+
+    Returns the page and the cells that it shows. Cells of two runs are never averaged nor joined by a line; the
+    baseline is that of the first. Raises RequestError when a folder holds no run, and when several runs have no `out`
+    or one that holds a run itself.
+    """
+    if out is None and len(runs) != 1:
+        raise RequestError(["the report of several runs needs a folder of its own: give --out DIR"])
+    if out is not None and RunFolder(Path(out)).used:
+        raise RequestError([f"{out}: holds a run; choose another folder for the report"])
+    frame = read(*runs)
+    about = [Run(Path(run)).environment for run in runs]
+    questions = list(dict.fromkeys(facts.pop("question", "") for facts in about))
+    baselines = [facts.pop("baseline", "") for facts in about]
+    environment = about[0] if len(about) == 1 else dict(zip(run_names(runs), about, strict=True))
+    folder = Path(runs[0] if out is None else out)
+    folder.mkdir(parents=True, exist_ok=True)
+    page = write(folder, frame, question=" · ".join(questions), baseline=baselines[0], environment=environment)
+    return page, frame
 
 
 def write(run_dir: Path, frame: DataFrame, *, question: str, baseline: str, environment: Mapping[str, Any]) -> Path:

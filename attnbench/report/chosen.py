@@ -21,6 +21,7 @@ from attnbench.analyse.points import (
     FOLLOWING,
     MEASURES,
     POINT,
+    TACIT,
     Measure,
     asked_for,
     common,
@@ -286,7 +287,8 @@ def _units(column: str) -> tuple[words.Units, str]:
 
 def _title(what: str, cells: DataFrame) -> str:
     """What is shown, and the settings that all its cells share."""
-    shared = words.settings(common(cells, APART), APART)
+    told = tuple(name for name in APART if name not in TACIT)
+    shared = words.settings(common(cells, told), told)
     return f"{what}{f' ({shared})' if shared else ''}"
 
 

@@ -10,6 +10,16 @@ from typing import Any
 TIME_UNITS = (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0))
 BYTE_UNITS = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("TiB", 2.0**40))
 COUNT_UNITS = (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
+PLAIN = (
+    "role",
+    "level",
+    "phase",
+    "dtype",
+    "device",
+    "device_name",
+    "run",
+    "task",
+)  # settings that speak for themselves
 Units = tuple[tuple[str, float], ...]
 
 
@@ -75,7 +85,7 @@ def setting(name: str, value: object) -> str:
         value = int(value)
     if name == "threads":
         return f"{value} thread{'' if value == 1 else 's'}"
-    return str(value) if name in ("role", "level", "phase", "dtype", "device", "task") else f"{name}={value}"
+    return str(value) if name in PLAIN else f"{name}={value}"
 
 
 def settings(values: Mapping[str, Any], names: tuple[str, ...]) -> str:

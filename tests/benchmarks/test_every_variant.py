@@ -14,25 +14,25 @@ from run_rows import tiny_cell
 
 from attnbench import registry
 from attnbench.cells import Cell
-from attnbench.execute.build import build_module, build_workload
+from attnbench.execute.build import build_module, build_workload, mixer_factory
 from attnbench.execute.describe import judge
 from attnbench.execute.phases import phase_call
-from attnbench.measure.device import synchronizer
+from attnbench.measure.device import open_device
+from attnbench.sweep import VariantUse
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 VARIANTS = registry.installed(registry.VARIANTS)
-synchronize = synchronizer(DEVICE)
 
 
 def clock() -> float:
     """Seconds, read once the device has finished what it was given."""
-    synchronize()
+    open_device(DEVICE).synchronize()
     return time.perf_counter()
 
 
 def layer(variant: str, T: int, d_model: int) -> Cell:
     sizes = {"T": T, "S": T, "max_T": T, "d_model": d_model, "n_heads": 4, "B": 1}
-    return tiny_cell(variant=variant, phase="forward_backward", device=DEVICE, **sizes)
+    return tiny_cell(parts=(VariantUse(variant),), phase="forward_backward", device=DEVICE, **sizes)
 
 
 @pytest.mark.benchmark(timer=clock, warmup=True, warmup_iterations=5, min_rounds=5, max_time=0.5)
@@ -45,7 +45,7 @@ def test_layer_forward_backward(benchmark, variant, T, d_model):
     (judged,) = judge([cell], VARIANTS, {})
     if judged.reason:
         pytest.skip(f"{variant}: {judged.reason}")
-    work = build_workload(cell, build_module(cell, registry.load(VARIANTS[variant])))
+    work = build_workload(cell, build_module(cell, mixer_factory(cell, [registry.load(VARIANTS[variant])])))
     gradients = benchmark(phase_call(work, "forward_backward"))
     benchmark.extra_info |= {"device": DEVICE, "threads": torch.get_num_threads(), "flops": judged.flops}
     assert all(part is None or part.isfinite().all() for part in gradients)

@@ -1,0 +1,140 @@
+"""What would run: a sweep file looked up, validated and expanded, and every cell judged, before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnbench import plugin_files
+from attnbench.catalogue import Catalogue
+from attnbench.cells import Cell, expand, repeated
+from attnbench.errors import RequestError, did_you_mean
+from attnbench.execute.local import FreshProcesses, Job
+from attnbench.execute.orders import Judgement, Visit
+from attnbench.measure.machine import package_version, usable_cores
+from attnbench.settings import Measure
+from attnbench.sweep import Sweep, timeout_of, validate, wanted_tasks, wanted_variants
+
+QUESTION_TIMEOUT_S = 120.0  # a sweep's own timeout bounds it when smaller
+SHORTEST_TIMEOUT_S = 10.0  # but a good variant needs so long for an answer on a busy machine
+FLOPS_PER_S = {"cpu": 2e10, "cuda": 2e13}  # a guess at one core, and at a GPU; what visits really take corrects it
+START_S = {"cpu": 0.1, "cuda": 2.0}  # the same of what a visit takes before it measures
+COMPILE_S = 20.0  # and of compiling
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A validated request: what would run, and what cannot.
+
+    repeated: points that ask again for an earlier one. plugins: as `plugin_files.find` gives them.
+    """
+
+    path: Path
+    sweep: Sweep
+    cells: tuple[Cell, ...]
+    repeated: tuple[Cell, ...]
+    judgements: tuple[Judgement, ...]
+    catalogue: Catalogue
+    baseline: str
+    timeout_s: float
+    plugins: Mapping[str, Path]
+
+    def order(self, cell: Cell, measure: Measure) -> Visit:
+        """What a process is sent to do."""
+        sources, sweep = self.catalogue, self.sweep
+        task = sources.task_sources[cell.task] if cell.task else None
+        variants = tuple(sources.variant_sources[part.name] for part in cell.parts)
+        cross = sources.variant_sources[cell.cross] if cell.cross else None
+        return Visit(cell, measure, variants, task, sweep.timing, sweep.train, sweep.memory_limit, cross)
+
+    def expected_s(self, cell: Cell, measure: Measure, flops: float | None) -> float:
+        """A guess at what one visit takes, from the cost formula."""
+        call_s, start_s = (flops or 1e8) / FLOPS_PER_S[cell.device] / cell.threads, START_S[cell.device]
+        if measure == "memory":
+            return start_s + 4 * call_s
+        if measure == "accuracy":
+            return 1.0 + start_s + self.sweep.train.steps * len(self.sweep.train.lr) * call_s
+        timing = self.sweep.timing
+        compile_s = COMPILE_S if cell.compile else 0.0
+        return start_s + compile_s + max(timing.warmup_s, 2 * call_s) + max(timing.max_s, call_s)
+
+    def n_visits(self, measure: Measure) -> int:
+        """Processes for this measure of one cell."""
+        return self.sweep.timing.visits if measure == "time" else 1
+
+    def total_s(self, workers: int) -> float:
+        """A guess at what all that can run takes, with so many visits side by side where that is allowed."""
+        return sum(
+            self.n_visits(measure)
+            * self.expected_s(cell, measure, judged.flops)
+            / (1 if measure == "time" else max(1, workers // cell.threads))
+            for cell, judged in zip(self.cells, self.judgements, strict=True)
+            for measure in cell.measures
+            if judged.reason is None
+        )
+
+
+def make_plan(
+    processes: FreshProcesses,
+    path: Path,
+    tables: dict[str, Any],
+    *,
+    plugins: plugin_files.Files = (),
+    timeout_s: float | None = None,
+) -> Plan:
+    """Validate and expand what a sweep file says. Raises RequestError with every mistake; nothing has run then."""
+    files = plugin_files.find(tables, path, plugin_files.listed(plugins))
+    limit_s = timeout_s or timeout_of(tables)
+    processes.warm_up()
+    asked = processes.call(
+        "attnbench.execute.describe:catalogue",
+        wanted_variants(tables),
+        wanted_tasks(tables),
+        [str(file) for file in files.values()],
+        timeout_s=bounded(QUESTION_TIMEOUT_S, limit_s),
+    )
+    if asked.status != "ok":
+        raise RequestError([f"{path}: what it names cannot be looked up: {asked.reason}"])
+    catalogue: Catalogue = asked.value
+    sweep = validate(tables, str(path), catalogue)
+    context = f"torch {package_version('torch')}"
+    cells = tuple(expand(sweep, catalogue, context))
+    again = tuple(repeated(sweep, catalogue, context))
+    judgements = _judged(processes, cells, catalogue, bounded(QUESTION_TIMEOUT_S, limit_s))
+    baseline = _baseline(sweep, cells, path)
+    return Plan(path, sweep, cells, again, judgements, catalogue, baseline, limit_s, files)
+
+
+def bounded(longest_s: float, timeout_s: float) -> float:
+    """The limit of what is not a visit: as long as a visit may take, within reason."""
+    return min(longest_s, max(timeout_s, SHORTEST_TIMEOUT_S))
+
+
+def _judged(
+    processes: FreshProcesses, cells: Sequence[Cell], catalogue: Catalogue, timeout_s: float
+) -> tuple[Judgement, ...]:
+    """Ask about the cells of each variant in a process of its own; one that dies over it leaves its cells to try."""
+    by_variant: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_variant.setdefault(cell.variant, []).append(cell)
+    sources = catalogue.variant_sources, catalogue.task_sources
+    jobs = [Job("attnbench.execute.describe:judge", (own, *sources), timeout_s, tag=own) for own in by_variant.values()]
+    judged: dict[str, Judgement] = {}
+    for job, outcome in processes.run(jobs, usable_cores()):
+        if outcome.status == "ok":
+            judged |= {cell.id: judgement for cell, judgement in zip(job.tag, outcome.value, strict=True)}
+    return tuple(judged.get(cell.id, Judgement()) for cell in cells)
+
+
+def _baseline(sweep: Sweep, cells: Sequence[Cell], path: Path) -> str:
+    """The label that ratios are taken against: as asked, else fused if present, else the first."""
+    labels = list(dict.fromkeys(cell.label for cell in cells))
+    by_variant = {cell.variant: cell.label for cell in reversed(cells)}
+    wanted = sweep.baseline or ("fused" if "fused" in by_variant else labels[0])
+    if wanted in labels:
+        return wanted
+    if wanted in by_variant:
+        return by_variant[wanted]
+    raise RequestError([f'{path}: baseline: "{wanted}" is not among the variants{did_you_mean(wanted, labels)}'])
