@@ -9,13 +9,13 @@ from runs import PLUGINS, write_sweep
 
 import attnbench
 from attnbench.errors import RequestError
-from attnbench.execute import plan, runner
+from attnbench.execute import plan
 from attnbench.sweep import timeout_of
 
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(runner, "SHORTEST_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(plan, "SHORTEST_TIMEOUT_S", 2.0)
 
 
 def test_a_limit_is_the_timeout_within_reason():
