@@ -25,7 +25,7 @@ from attnbench.execute.local import FreshProcesses, Job, Outcome
 from attnbench.execute.orders import Judgement, Visit
 from attnbench.measure.machine import environment, package_version, processor, usable_cores
 from attnbench.records import AS_ASKED, Record, Run, RunFolder, read_records, visits_left
-from attnbench.settings import Measure
+from attnbench.settings import Measure, size
 from attnbench.sweep import Sweep, read_toml, timeout_of, validate, wanted_tasks, wanted_variants
 
 CHECK_TIMEOUT_S = 60.0  # a sweep's own timeout bounds it when smaller, and the next one too
@@ -247,7 +247,8 @@ class _Work:
             cell, measure = job.tag
             if self.stop:
                 return  # visits side by side with the one that went wrong stay pending
-            self._record(cell, measure, _measured(outcome), outcome)
+            limit = self.plan.sweep.memory_limit if cell.device == "cpu" else None
+            self._record(cell, measure, _measured(outcome, limit), outcome)
 
     def _settle(self, cell: Cell, status: str, reason: str, outcome: Outcome | None = None) -> None:
         """Give all that is left of a cell a status without a visit."""
@@ -305,8 +306,10 @@ def _verdict(outcome: Outcome) -> tuple[str, str]:
     return outcome.status, f"in its conformance check: {outcome.reason}"
 
 
-def _measured(outcome: Outcome) -> Record:
-    """A visit's fields, and what the process around it cost."""
+def _measured(outcome: Outcome, memory_limit: int | None) -> Record:
+    """A visit's fields, and what the process around it cost. memory_limit: in force, in bytes."""
+    if outcome.status == "oom" and memory_limit is not None:
+        return {"status": "oom", "reason": f"{outcome.reason}; under memory_limit {size(memory_limit)}"}
     if outcome.status != "ok":
         return {"status": outcome.status, "reason": outcome.reason}
     fields: Record = dict(outcome.value)
