@@ -13,6 +13,7 @@ from typing import Any
 from attnbench.catalogue import Catalogue, variant_key
 from attnbench.settings import DType, Level, Measure, Phase, PositionKind, Role, most_positions
 from attnbench.sweep import Sweep, VariantUse, points
+from attnbench.wording import printable
 
 
 @dataclass(frozen=True)
@@ -175,4 +176,5 @@ def _labelled(cells: list[Cell]) -> list[Cell]:
 
 def _label(cell: Cell, all_options: Sequence[Mapping[str, Any]]) -> str:
     differing = [key for key in cell.options if any(other.get(key) != cell.options[key] for other in all_options)]
-    return cell.variant + (f"[{', '.join(f'{key}={cell.options[key]}' for key in differing)}]" if differing else "")
+    options = ", ".join(f"{key}={printable(str(cell.options[key]))}" for key in differing)
+    return cell.variant + (f"[{options}]" if differing else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import importlib.metadata
 import sys
 import traceback
 from pathlib import Path
@@ -15,6 +15,7 @@ from attnbench.commands import AsJson, Debug
 from attnbench.errors import RequestError, did_you_mean
 from attnbench.registry import Source, describe_error
 from attnbench.terminal import StoppedError, speak_plainly, stop_in_good_order
+from attnbench.wording import printable
 
 if TYPE_CHECKING:
     from attnbench.execute.local import FreshProcesses
@@ -31,6 +32,21 @@ app = typer.Typer(
 
 Plugins = Annotated[list[Path], typer.Option("--plugin", metavar="FILE", help="A plugin file; may be repeated.")]
 QUESTION_TIMEOUT_S = 120.0
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"attnbench {importlib.metadata.version('attnbench')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_any(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command("run")
@@ -163,11 +179,11 @@ def variants(
                 commands.show_abilities(found, [*broken, *unloaded], as_json=as_json)
                 return
             if name:
-                _print_facts(_ask(processes, "profile", name, sources), as_json)
+                commands.show_facts(_ask(processes, "profile", name, sources), as_json)
                 return
     else:
         sources = registry.installed(registry.VARIANTS)
-    _print_sources(sources, broken, as_json)
+    commands.show_sources(sources, broken, as_json)
 
 
 @app.command()
@@ -184,17 +200,17 @@ def tasks(
     Example: attnbench tasks distance
     """
     if not plugin and not name:
-        _print_sources(registry.installed(registry.TASKS), [], as_json)
+        commands.show_sources(registry.installed(registry.TASKS), [], as_json)
         return
     from attnbench.execute.local import FreshProcesses
 
     with FreshProcesses() as processes:
         sources, broken = _sources(processes, plugin, registry.TASKS)
         if name is None:
-            _print_sources(sources, broken, as_json)
+            commands.show_sources(sources, broken, as_json)
             return
         registry.find(name, sources, "task")
-        _print_facts(_ask(processes, "task_profile", name, sources), as_json)
+        commands.show_facts(_ask(processes, "task_profile", name, sources), as_json)
 
 
 def main() -> None:
@@ -237,7 +253,7 @@ def _complain(*lines: str, debug: bool) -> None:
     if debug:
         traceback.print_exc()
     for line in lines:
-        print(f"error: {line}", file=sys.stderr)
+        print(f"error: {printable(line)}", file=sys.stderr)
 
 
 def _report(runs: list[Path], out: Path | None = None) -> None:
@@ -330,31 +346,6 @@ def _ask(
 
     processes.warm_up()
     return answer(processes.call(f"attnbench.execute.{module}:{question}", *arguments, timeout_s=timeout_s))
-
-
-def _print_sources(sources: dict[str, Source], broken: list[str], as_json: bool) -> None:
-    rows = [{"name": source.name, "origin": source.origin, "target": source.target} for source in sources.values()]
-    if as_json:
-        print(json.dumps({"found": rows, "broken": broken}, indent=2))
-        return
-    width = max((len(row["name"]) for row in rows), default=0)
-    for row in rows:
-        print(f"{row['name']:{width}}  {row['target']}  ({row['origin']})")
-    for line in broken:
-        print(f"broken: {line}")
-
-
-def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(facts, indent=2))
-        return
-    for key, value in facts.items():
-        if isinstance(value, dict):
-            print(f"{key}:")
-            for name, text in value.items():
-                print(f"  {name}: {'supported' if key == 'roles' and text is None else text}")
-        elif value is not None:
-            print(f"{key}: {value}")
 
 
 def _seconds(flag: str, text: str | None) -> float | None:

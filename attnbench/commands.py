@@ -15,6 +15,7 @@ from rich.table import Table as Grid
 from attnbench.errors import RequestError
 
 if TYPE_CHECKING:
+    from attnbench.registry import Source
     from attnbench.report.writers import Table
 
 Debug = Annotated[bool, typer.Option("--debug", help="Add tracebacks to errors.")]
@@ -154,6 +155,33 @@ def _reasons(one: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         if reason is not None:
             causes.setdefault(reason, []).append(what)
     return [(", ".join(whats), reason) for reason, whats in causes.items()]
+
+
+def show_sources(sources: dict[str, Source], broken: list[str], as_json: bool) -> None:
+    """Print names with where they come from, and what does not load."""
+    rows = [{"name": source.name, "origin": source.origin, "target": source.target} for source in sources.values()]
+    if as_json:
+        print(json.dumps({"found": rows, "broken": broken}, indent=2))
+        return
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        print(f"{row['name']:{width}}  {row['target']}  ({row['origin']})")
+    for line in broken:
+        print(f"broken: {line}")
+
+
+def show_facts(facts: dict[str, Any], as_json: bool) -> None:
+    """Print what is known of one variant or task."""
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            print(f"{key}:")
+            for name, text in value.items():
+                print(f"  {name}: {'supported' if key == 'roles' and text is None else text}")
+        elif value is not None:
+            print(f"{key}: {value}")
 
 
 def show(table: Table) -> None:

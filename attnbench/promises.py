@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from attnbench.causality import causal_gradients, causal_values
 from attnbench.mixer import Attention, Mask, Mixer
 from attnbench.subject import (
     LENGTHS,
@@ -26,6 +27,7 @@ from attnbench.subject import (
     check_shape,
     gradients,
     needs_attention,
+    needs_causal,
     real_queries,
     right_mask,
     run,
@@ -125,39 +127,6 @@ def rows_independent(subject: Subject) -> None:
             subject.zero(slope[beside], "d row 2 / d other rows is not 0")
 
 
-def causal_values(subject: Subject) -> None:
-    """Outputs before t stay when x from t on changes, for every t, and when the sequence ends earlier."""
-    mixer, lengths = subject.build(), _causal_lengths(subject)
-    longest = subject.inputs(1, lengths[-1])
-    with torch.no_grad(), subject.at(longest):
-        whole = run(mixer, longest)
-    for T in lengths:
-        inputs = Inputs(longest.x[:, :T])
-        with torch.no_grad(), subject.at(inputs):
-            y = run(mixer, inputs)
-            future = _future(inputs.x)
-            shoved = Inputs(subject.shove(inputs.x.expand(T, -1, -1), future))
-            for t in _suspects(subject, run(mixer, shoved) - y, ~future):
-                alone = run(mixer, shoved.rows([t]))
-                subject.same(alone[:, :t], y[:, :t], f"outputs before t = {t} changed with x[t:]")
-            subject.same(y, whole[:, :T], f"outputs differ from the first {T} of T = {lengths[-1]}")
-
-
-def causal_gradients(subject: Subject) -> None:
-    """d out[:t] / d x[t:] is 0 for every t, in training mode too (a batch norm sees the future only there)."""
-    lengths = _causal_lengths(subject)
-    for training, some in ((False, lengths), (True, lengths[:3])):
-        mixer = subject.build().train(training)
-        for T in some:
-            inputs = subject.inputs(1, T).leaves()
-            with subject.at(inputs, "training mode" if training else ""):
-                copies, future = Inputs(inputs.x.expand(T, -1, -1)).leaves(), _future(inputs.x)
-                slope = _slope(subject, run(mixer, copies), copies, ~future)
-                for t in _suspects(subject, slope, future):
-                    alone = _slope(subject, run(mixer, inputs), inputs, ~future[[t]])
-                    subject.zero(alone[:, t:], f"d out[:{t}] / d x[{t}:] is not 0")
-
-
 def key_mask_honoured(subject: Subject) -> None:
     """Hidden keys change no real position, and a right-padded row equals the shorter sequence."""
     mixer = subject.build()
@@ -213,7 +182,7 @@ def weights_sum_to_one(subject: Subject) -> None:
 
 def aligned_bottom_right(subject: Subject) -> None:
     """A causal attention with T < S gives what the last T of S queries get: the last one sees the last key."""
-    _needs_causal(subject)
+    needs_causal(subject)
     mixer = needs_attention(subject.build())
     sizes = [(T, S) for S in subject.lengths(7, 70) for T in (1, 2, 66) if T < S]
     taken = [(T, S) for T, S in sizes if subject.reason(T, S) is None]
@@ -264,42 +233,8 @@ def _run_at(subject: Subject, mixer: Mixer, inputs: Inputs) -> None:
         run(mixer, inputs)
 
 
-def _needs_causal(subject: Subject) -> None:
-    if subject.role != "causal":
-        raise NotApplicableError("the role is not causal")
-
-
-def _causal_lengths(subject: Subject) -> list[int]:
-    """Lengths at which every cut is tried: T sequences of length T, so 128 only where MAX_T is refused."""
-    _needs_causal(subject)
-    taken = subject.lengths(2, 3, 7, 16, 17, 33, 64, 128, MAX_T)
-    return [T for T in taken if T != 128 or MAX_T not in taken]
-
-
 def _named(slopes: list[Tensor]) -> dict[str, Tensor]:
     return dict(zip(("gradient of x", "gradient of context"), slopes, strict=False))
-
-
-def _future(x: Tensor) -> Tensor:
-    """(T, T), True in row t from position t on: what row t of a batch of T copies of one sequence must not see."""
-    T = x.shape[1]
-    return torch.ones(T, T, dtype=torch.bool, device=x.device).triu()
-
-
-def _suspects(subject: Subject, change: Tensor, where: Tensor) -> list[int]:
-    """Cuts t at which row t of `change` (T, T, d_model) is not 0 at `where` (T, T).
-
-    The batch holds all T cuts of one sequence, so a suspect is tried once more alone: a variant that mixes rows has
-    not seen the future for that.
-    """
-    size = change.double().abs().amax(-1).masked_fill(~where, 0)
-    bad = ~(size <= subject.precision.tolerance)  # a NaN is bad
-    return [int(t) for t in bad.any(1).nonzero()]
-
-
-def _slope(subject: Subject, y: Tensor, inputs: Inputs, where: Tensor) -> Tensor:
-    """d (random sum of y (B, T, d_model) at `where` (B, T)) / d x."""
-    return gradients((y * subject.noise(*y.shape, seed=3))[where].sum(), inputs)[0]
 
 
 def _masked_sizes(subject: Subject, mask: Mask) -> list[tuple[int, int]]:

@@ -15,8 +15,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -209,8 +209,9 @@ class RunFolder:
         _write(self.path / "cells.jsonl", "".join(_line(row) for row in rows))  # last: with it, the run is whole
 
     def append(self, record: Record) -> None:
-        """Add one record on a line of its own and see it to the disk."""
-        append(self.path / "records.jsonl", record)
+        """Add one record on a line of its own and see it to the disk. Raises OSError with the file when it is full."""
+        with _naming(self.path / "records.jsonl") as path:
+            append(path, record)
 
     def close(self) -> None:
         """Release the lock."""
@@ -406,6 +407,15 @@ def _draft(name: str) -> str:
 
 def _write(path: Path, content: str | bytes) -> None:
     """Replace a file whole, so that a full disk or a kill leaves the old one."""
-    draft = path.with_name(_draft(path.name))
-    draft.write_bytes(content.encode() if isinstance(content, str) else content)
-    draft.replace(path)
+    with _naming(path.with_name(_draft(path.name))) as draft:
+        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+        draft.replace(path)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[Path]:
+    """Let an error that comes of writing, not of opening, name the file too."""
+    try:
+        yield path
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, error.filename or str(path)) from error

@@ -66,6 +66,7 @@ def file_sources(file: str | Path, group: str = VARIANTS) -> list[Source]:
     found = _classes(load_file(path))
     if not any(found.values()):
         raise PluginError([f"plugin {file}: defines no subclass of attnbench.Mixer or attnbench.tasks.Task"])
+    _check_names([cls for classes in found.values() for cls in classes.values()], file)
     return [Source(variant_name(cls), f"{path}:{place}", str(file)) for place, cls in found[group].items()]
 
 
@@ -115,6 +116,15 @@ def variant_name(cls: type) -> str:
     if isinstance(own, str):
         return own
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
+
+
+def _check_names(classes: list[type], file: str | Path) -> None:
+    """A class attribute `name` is a word: it stands in sweep files, labels and names of files. Raises PluginError."""
+    for cls in classes:
+        own = cls.__dict__.get("name")
+        given = own is not None and not hasattr(own, "__get__")  # a property or a method is no name, and no mistake
+        if given and not (isinstance(own, str) and re.fullmatch(r"\w[\w.+-]*", own)):
+            raise PluginError([f'plugin {file}: {cls.__name__}.name: expected a word like "block_mean", got {own!r}'])
 
 
 def _classes(module: ModuleType) -> dict[str, dict[str, type]]:

@@ -51,6 +51,12 @@ def _bytes(value: Any) -> Any:
     return int(Decimal(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2] or " "))
 
 
+def size(n_bytes: int) -> str:
+    """As a person writes it: 1 GiB, 8 GB; in bytes where no unit fits."""
+    units = {"GiB": 2**30, "GB": 10**9, "MiB": 2**20, "MB": 10**6, "KiB": 2**10, "kB": 10**3}
+    return next((f"{n_bytes // unit} {name}" for name, unit in units.items() if n_bytes % unit == 0), f"{n_bytes} B")
+
+
 X = TypeVar("X")
 Count = Annotated[int, BeforeValidator(whole), Field(ge=1, lt=2**63)]
 WholeNumber = Annotated[int, BeforeValidator(whole), Field(ge=0, lt=2**63)]  # TOML's own limit, and torch's

@@ -111,16 +111,17 @@ class Subject:
         """The place that a mixer is built for."""
         return Spec(self.n_heads * self.d_head, self.n_heads, max_T, self.role)
 
-    def build(self, seed: int = 0) -> Mixer:
-        """A mixer for lengths up to MAX_T, in eval mode. Raises NotApplicableError where the variant takes no length.
+    def build(self, seed: int = 0, max_T: int = MAX_T) -> Mixer:
+        """A mixer for lengths up to max_T, in eval mode. Raises NotApplicableError where the variant takes no length.
 
         Parameters are moved a little: a promise holds for a trained mixer too, and an output projection that starts
         at zero would hide every fault behind it. torch's generator is left as it was.
         """
         self.lengths(*LENGTHS)
-        with torch.random.fork_rng(devices=()), blaming(f"{self.variant.__name__}({self.spec()})"):
+        spec = self.spec(max_T)
+        with torch.random.fork_rng(devices=()), blaming(f"{self.variant.__name__}({spec})"):
             torch.manual_seed(seed)
-            mixer = blame.built(self.variant, self.spec(), **self.options)
+            mixer = blame.built(self.variant, spec, **self.options)
             mixer = mixer.to(self.device, self.precision.dtype).eval()
             with torch.no_grad():
                 for parameter in mixer.parameters():
@@ -264,3 +265,9 @@ def needs_attention(mixer: Mixer) -> Attention:
     if not isinstance(mixer, Attention):
         raise NotApplicableError("no queries and keys")
     return mixer
+
+
+def needs_causal(subject: Subject) -> None:
+    """Raises NotApplicableError in any other role."""
+    if subject.role != "causal":
+        raise NotApplicableError("the role is not causal")

@@ -63,6 +63,12 @@ def _stack(value: Any) -> tuple[VariantUse, ...]:
     return tuple(map(_variant_use, as_list(value)))
 
 
+def _baseline(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    raise ValueError('expected a variant, or its label in tables, such as "window" or "window[window=16]"')
+
+
 class Grid(Settings):
     """One [[grid]], or [defaults]: each key is an axis, a list or one value. None: not given."""
 
@@ -94,7 +100,7 @@ class Sweep(Settings):
     """A whole sweep file, as validated."""
 
     question: str = ""
-    baseline: str | None = None
+    baseline: Annotated[str | None, BeforeValidator(_baseline)] = None
     plugins: Annotated[list[str], BeforeValidator(as_list)] = Field(default_factory=list)
     defaults: Grid = Grid()
     grid: list[Grid] = Field(min_length=1)
@@ -261,7 +267,7 @@ def _grid_mistakes(tables: Mapping[str, Any], catalogue: Catalogue) -> Iterator[
         return  # told already, and no grid is whole without it
     for key, values in defaults:
         if values is not None and len(values) > 1 and key != "measure":
-            yield f"defaults.{key}: expected one value, got {shown(values)}; lists belong in [[grid]]"
+            yield f"defaults.{key}: expected one value, got {shown(tables['defaults'][key])}; lists belong in [[grid]]"
     if defaults.n_heads and defaults.d_head:
         yield "defaults.d_head: give n_heads or d_head, not both"
     for i, table in enumerate(_list(tables.get("grid"))):

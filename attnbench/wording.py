@@ -66,8 +66,13 @@ def toml_key(name: str) -> str:
 
 def shown(value: Any) -> str:
     """A value as TOML writes it, on one line, cut when it is long."""
-    text = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in _toml(value))
+    text = printable(_toml(value))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def printable(text: str) -> str:
+    """The text on one line: a line break, or another character that cannot be seen, as `\\u000a`."""
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 
 def _toml(value: Any) -> str:

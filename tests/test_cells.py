@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbench.catalogue import Described, variant_key
-from attnbench.cells import Cell, expand, repeated
+from attnbench.cells import Cell, _labelled, expand, repeated
 from attnbench.sweep import VariantUse, validate
 
 LEAST = {"variant": "full", "T": 64, "d_model": 64}
@@ -287,6 +287,13 @@ def test_a_label_names_the_options_that_tell_two_uses_apart():
     uses = ["full", "window", {"name": "window", "window": 8}, {"name": "linear", "kind": "relu"}]
     found = cells_of({"grid": [LEAST | {"variant": uses}]})
     assert [cell.label for cell in found] == ["full", "window[window=64]", "window[window=8]", "linear"]
+
+
+def test_a_label_is_one_line_whatever_an_option_holds():
+    uses = [{"name": "window", "window": 8}, "window"]
+    (first, _) = cells_of({"grid": [LEAST | {"variant": uses}]})
+    odd = replace(first, options={"window": "a\nb"})
+    assert _labelled([first, odd])[1].label == r"window[window=a\u000ab]"
 
 
 def test_a_label_leaves_out_the_options_that_all_uses_share():

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 from runs import PLUGINS, write_sweep
@@ -40,8 +41,14 @@ def test_one_variant_is_shown_with_options_claim_and_roles():
     assert facts["roles"]["cross"]
 
 
-def test_one_task_is_shown_with_chance_and_floor():
+def test_the_version_is_that_of_the_package():
+    done = attnbench("--version")
+    assert (done.returncode, done.stdout) == (0, f"attnbench {version('attnbench')}\n")
+
+
+def test_one_task_is_shown_with_options_chance_and_floor():
     facts = json.loads(attnbench("tasks", "distance", "--json").stdout)
+    assert facts["options"]["n_slots"] == "integer >= 1 (default 4)"
     assert (facts["chance"], facts["floor"]) == (0.125, 0.125)
     assert facts["min_T"] == 8
 
@@ -164,6 +171,7 @@ def test_dry_run_shows_every_resolved_cell_and_runs_nothing(tmp_path):
         (["report", "nowhere"], "nowhere: no run here"),
         (["check", "fussed"], 'did you mean "fused"?'),
         (["check", "missing.py"], "missing.py: no such plugin file"),
+        (["check", "mis\nsing.py"], r"mis\u000asing.py: no such plugin file"),
         (["check"], "give a variant's name or a plugin file"),
         (["check", f"{PLUGINS / 'good.py'}:Cosin"], 'did you mean "Cosine"?'),
         (["variants", "windw"], 'did you mean "window"?'),
@@ -233,10 +241,10 @@ def test_check_of_a_good_plugin_and_of_a_builtin_is_green():
 
 def test_disk_that_takes_no_more_is_told_in_one_line_and_loses_nothing(tmp_path):
     sweep, out = write_sweep(tmp_path, GRID), tmp_path / "run"
-    command = f'ulimit -f 8; exec "{sys.executable}" -m attnbench run "{sweep}" --out "{out}"'  # 8 KiB a file
+    command = f'ulimit -f 5; exec "{sys.executable}" -m attnbench run "{sweep}" --out "{out}"'  # 5 KiB a file
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    assert "File too large; what was measured is kept" in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1] == f"error: {out}/records.jsonl: File too large; what was measured is kept"
     assert "Traceback" not in done.stderr
     n_kept = len(read_records(out)[0])
     assert 0 < n_kept < 12

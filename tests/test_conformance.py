@@ -14,7 +14,7 @@ import torch
 from mutants import BREAKS, Exact, Recurrent
 
 import attnbench
-from attnbench import promises
+from attnbench import causality, promises
 from attnbench.conformance import ROLES, NonConformant, certify, check_variant
 from attnbench.registry import describe_error, file_sources, load
 from attnbench.subject import PRECISIONS, BrokenError, NotApplicableError, Subject
@@ -131,6 +131,19 @@ def test_a_faulty_plugin_file_is_caught_by_the_name_of_its_fault(stem):
         attnbench.check_variant(plugin(stem), roles=[role])
     assert promise in broken_names(caught.value.certificate)
     assert f"[{role}] {promise}: broken" in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"beyond": 200}, {"beyond": 505}, {"beyond": 200, "multiple": 64}])
+def test_a_leak_that_no_short_sequence_shows_is_caught(options):
+    (result,) = certify(plugin("leaks_far"), options=options, roles=["causal"]).broken
+    assert result.name == "causal_values"
+    assert "changed with x[t:]" in result.detail
+    assert certify(plugin("leaks_far"), options=options | {"beyond": 600}, roles=["causal"]).ok
+
+
+def test_looking_far_is_quick():
+    inputs = Subject(Exact, {}, "causal", n_heads=4, d_head=16).inputs(1, max(causality.FAR))
+    assert inputs.x.numel() * len(causality.FAR_CUTS) < 10**6  # numbers that go through the mixer, once for each cut
 
 
 def test_the_good_plugin_file_keeps_every_promise_in_every_role():

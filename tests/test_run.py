@@ -155,6 +155,7 @@ def test_calamities_stay_in_their_own_cells(tmp_path):
     assert set(frame[frame["variant"] == "full"]["status"]) == {"ok"}
     assert not made.as_asked
     reasons = frame.set_index("T")["reason"].dropna().to_dict()
+    assert reasons[192].endswith("; under memory_limit 1 GiB")
     assert reasons[384] == "killed (signal 9, perhaps out of memory)"
     assert reasons[80].startswith("KeyError: 'nothing is well at this length' (disasters.py:")
 

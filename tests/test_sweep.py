@@ -245,8 +245,10 @@ WRONG_VALUES = {
     GRID + "[train]\nwarmup = 1.5\n": "train.warmup: expected at most 1, got 1.5",
     GRID + "[train]\nsteps = '600'\n": 'train.steps: expected a whole number, got "600"',
     GRID + "[timing]\nmax_s = nan\n": "timing.max_s: expected a finite number, got nan",
+    "plugins = 3\n" + GRID: "plugins: expected a string, got 3",
     "question = 3\n" + GRID: "question: expected a string, got 3",
-    "baseline = true\n" + GRID: "baseline: expected a string, got true",
+    "baseline = true\n" + GRID: "baseline: expected a variant, or its label in tables, such as "
+    '"window" or "window[window=16]", got true',
     "memory_limit = '8gb'\n" + GRID: 'memory_limit: expected a size such as "8GiB", got "8gb"',
     "memory_limit = 0\n" + GRID: "memory_limit: expected more than 0, got 0",
     "timeout = '1 day'\n" + GRID: 'timeout: expected a duration such as "60s" or "5m", got "1 day"',
@@ -272,6 +274,12 @@ WRONG_SHAPES = {
     with_variant("3"): 'grid[0].variant: expected a name or a table { name = "...", option = ... }, got 3',
 }
 WRONG_COMBINATIONS = {
+    '[defaults]\nvariant = ["full", { name = "window", window = 8 }]\n' + GRID: (
+        'defaults.variant: expected one value, got ["full", { name = "window", window = 8 }]; lists belong in [[grid]]'
+    ),
+    'baseline = { name = "window", window = 8 }\n'
+    + GRID: "baseline: expected a variant, or its label in tables, such as "
+    '"window" or "window[window=16]", got { name = "window", window = 8 }',
     "[defaults]\nT = [64, 128]\n" + GRID: "defaults.T: expected one value, got [64, 128]; lists belong in [[grid]]",
     GRID + "n_heads = 5\n": "grid[0].d_model: 64 is not divisible by n_heads = 5",
     GRID.replace("d_model = 64", "d_model = 66"): "grid[0].d_model: 66 is not divisible by n_heads = 4",

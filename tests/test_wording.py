@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from attnbench.settings import size
 from attnbench.wording import complaint, key_path, shown
 
 
@@ -55,3 +56,10 @@ def test_a_value_is_shown_on_one_short_line(value):
 
 def test_what_a_terminal_would_obey_is_shown_and_not_printed():
     assert shown("a\u2028b\x85\x1b[2J") == '"a\\u2028b\\u0085\\u001b[2J"'
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"), [(2**30, "1 GiB"), (8 * 10**9, "8 GB"), (1536 * 2**20, "1536 MiB"), (4097, "4097 B")]
+)
+def test_sizes_read_as_a_sweep_file_writes_them(n_bytes, text):
+    assert size(n_bytes) == text

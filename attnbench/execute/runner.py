@@ -25,7 +25,7 @@ from attnbench.execute.local import FreshProcesses, Job, Outcome
 from attnbench.execute.plan import Plan, bounded, make_plan
 from attnbench.measure.machine import environment, usable_cores
 from attnbench.records import AS_ASKED, Record, Run, RunFolder, read_records, visits_left
-from attnbench.settings import Measure
+from attnbench.settings import Measure, size
 from attnbench.sweep import read_toml, wanted_tasks
 
 CHECK_TIMEOUT_S = 60.0  # a sweep's own timeout bounds it when smaller
@@ -176,7 +176,8 @@ class _Work:
             cell, measure = job.tag
             if self.failed:
                 return  # visits side by side with the one that went wrong stay pending
-            self._record(cell, measure, _measured(outcome), outcome)
+            limit = self.plan.sweep.memory_limit if cell.device == "cpu" else None
+            self._record(cell, measure, _measured(outcome, limit), outcome)
 
     def _settle(self, cell: Cell, status: str, reason: str, outcome: Outcome | None = None) -> None:
         """Give all that is left of a cell a status without a visit."""
@@ -240,8 +241,10 @@ def _verdict(outcome: Outcome) -> tuple[str, str]:
     return outcome.status, f"in its conformance check: {outcome.reason}"
 
 
-def _measured(outcome: Outcome) -> Record:
-    """A visit's fields, and what the process around it cost."""
+def _measured(outcome: Outcome, memory_limit: int | None) -> Record:
+    """A visit's fields, and what the process around it cost. memory_limit: in force, in bytes."""
+    if outcome.status == "oom" and memory_limit is not None:
+        return {"status": "oom", "reason": f"{outcome.reason}; under memory_limit {size(memory_limit)}"}
     if outcome.status != "ok":
         return {"status": outcome.status, "reason": outcome.reason}
     fields: Record = dict(outcome.value)
