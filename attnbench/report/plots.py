@@ -109,7 +109,7 @@ def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, not
     largest = data["value"].abs().fillna(0).max()
     limit = float(np.clip(np.ceil(largest), 1, 5))
     marks = {float(k): f"{2**k:g}" if k >= 0 else f"1/{2**-k:g}" for k in range(-int(limit), int(limit) + 1)}
-    colours = Colours("RdBu_r", -limit, limit, marks, f"{what} ÷ {what} of {baseline}", bool(largest > limit))
+    colours = Colours("RdBu_r", -limit, limit, marks, f"{what} ÷ baseline's {what}", bool(largest > limit))
     with _styled():
         crosses = [_crosses(part) for _, part in data.groupby("label", sort=False)]
         met = "" if any(crosses) else " (not met in the measured range)"
@@ -293,8 +293,7 @@ def _planes(data: DataFrame, colours: Colours, handles: Sequence[Line2D], title:
     drawn = sheet.figure.colorbar(mappable, cax=bar, extend="both" if colours.clipped else "neither")
     drawn.set_ticks(list(colours.ticks), labels=list(colours.ticks.values()))
     drawn.outline.set_visible(False)
-    label = textwrap.fill(_plain(colours.label), int(length / scales.CHARACTER), max_lines=3, placeholder="…")
-    bar.set_ylabel(label)
+    bar.set_ylabel(textwrap.fill(_plain(colours.label), int(length / scales.CHARACTER)))
     return sheet
 
 
