@@ -187,6 +187,14 @@ def test_the_answer_says_where_parameters_do_not_match():
     )
 
 
+def test_tasks_in_which_the_same_parameters_differ_share_a_sentence():
+    rows = [row | {"n_params_body": 9} for row in scores(["a"], sizes=[32], widths=[32], seeds=[0])]
+    rows += [row | {"label": "b", "n_params_body": 18} for row in rows]
+    rows += [row | {"task": "copy"} for row in rows]
+    found = [one for one in answer(frame(rows), "a") if one.about.startswith("Parameters")]
+    assert found == [("Parameters (model, distance, copy)", "variants are not matched: d = 32: 9.00 (a) to 18.0 (b).")]
+
+
 def test_the_answer_calls_slices_what_the_task_calls_them():
     rows = [row | {"slice_unit": "nesting depth"} for row in scores(["fused"], sizes=[32], widths=[32])]
     assert "the nesting depth up to which it stays above 0.9" in answer(frame(rows), "fused")[0].text

@@ -97,6 +97,13 @@ def test_nothing_overlaps_and_nothing_is_cut_off(labels, widths):
         assert_apart_and_inside(picture.figure)
 
 
+@pytest.mark.parametrize("baseline", ["fused[n_kv_heads=None]", *LONG_NAMES])
+def test_nothing_overlaps_when_the_baseline_has_a_long_name(baseline):
+    rows = costs(["fused", baseline], sizes=[64, 128, 256], widths=[32, 64])
+    for picture in pictures(frame(rows), baseline):
+        assert_apart_and_inside(picture.figure)
+
+
 def test_nothing_overlaps_in_pictures_of_accuracy():
     for picture in pictures(frame(scores(["fused", "window", *LONG_NAMES])), "fused"):
         assert_apart_and_inside(picture.figure)

@@ -110,11 +110,15 @@ def _score(point: Any, reach: Mapping[tuple[str, int, int], str], guessing: Coll
 
 
 def _parameters(frame: DataFrame) -> list[Finding]:
-    """Which variants have more parameters than others; once for all groups of which the same is true."""
-    told = {text: group.settings for group in groups(frame) if (text := tables.unmatched(group.frame))}
+    """Which variants have more parameters than others; once for all groups of one level of which the same is true."""
+    told: dict[tuple[str, str], dict[str, None]] = {}
+    for group in groups(frame):
+        if text := tables.unmatched(group.frame):
+            tasks = told.setdefault((group.settings["level"], text), {})
+            tasks |= {group.settings["task"]: None} if group.settings["task"] else {}
     return [
-        Finding(f"Parameters ({words.settings(known, ('level', 'task'))})", f"variants are not matched: {text}.")
-        for text, known in told.items()
+        Finding(f"Parameters ({', '.join([level, *tasks])})", f"variants are not matched: {text}.")
+        for (level, text), tasks in told.items()
     ]
 
 

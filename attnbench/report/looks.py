@@ -1,4 +1,7 @@
-"""One look per variant label: the same colour, marker and line in every figure, and no two alike (up to 224)."""
+"""How figures look, and one look per variant label.
+
+A label has the same colour, marker and line in every figure, and no two are alike (up to 224).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,34 @@ LINES: tuple[Line, ...] = ("-", "--", "-.", ":")
 N_LOOKS = len(COLOURS) * len(MARKERS) * len(LINES)
 # These have their look for good; all other variants follow in alphabetical order. New built-ins join at the end.
 BUILT_IN = ("fused", "full", "linear", "window", "lstm", "gru", "rnn", "strided", "xformers", "mean", "none")
+INK, PALE, GRID, PAPER = "#333333", "#8a8a8a", "#e6e6e6", "#f4f4f4"
+STYLE = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.edgecolor": PALE,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.titlesize": 9.5,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "hatch.color": "#c4c4c4",
+    "hatch.linewidth": 0.8,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "savefig.dpi": 150,
+    "svg.hashsalt": "attnbench",
+    "text.color": INK,
+    "xtick.color": PALE,
+    "ytick.color": PALE,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+}
 
 
 class Look(NamedTuple):

@@ -29,38 +29,10 @@ from pandas import DataFrame
 
 from attnbench.analyse.crossover import crossings, noise
 from attnbench.report import scales, words
-from attnbench.report.looks import Look
+from attnbench.report.looks import INK, PALE, PAPER, STYLE, Look
 from attnbench.report.scales import Axis, Colours
 
 WIDTH, LEFT, RIGHT, GAP, BELOW = 10.0, 0.85, 0.2, 0.25, 0.52
-INK, PALE, GRID, PAPER = "#333333", "#8a8a8a", "#e6e6e6", "#f4f4f4"
-STYLE = {
-    "font.family": ["DejaVu Sans"],
-    "font.size": 9,
-    "axes.edgecolor": PALE,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.titlesize": 9.5,
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "hatch.color": "#c4c4c4",
-    "hatch.linewidth": 0.8,
-    "legend.fontsize": 9,
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 5,
-    "savefig.dpi": 150,
-    "svg.hashsalt": "attnbench",
-    "text.color": INK,
-    "xtick.color": PALE,
-    "ytick.color": PALE,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-}
 REFERENCES = {"chance": (0, (1, 1.6))}  # every other line of reference is dashed
 DASHED = (0, (5, 2))
 FORMATS = {".svg": {"Date": None}, ".png": {}, ".pdf": {"CreationDate": None}}  # and what keeps the date out of a file
@@ -137,13 +109,14 @@ def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, not
     largest = data["value"].abs().fillna(0).max()
     limit = float(np.clip(np.ceil(largest), 1, 5))
     marks = {float(k): f"{2**k:g}" if k >= 0 else f"1/{2**-k:g}" for k in range(-int(limit), int(limit) + 1)}
-    colours = Colours("RdBu_r", -limit, limit, marks, f"{what} ÷ {what} of {baseline}", bool(largest > limit))
+    colours = Colours("RdBu_r", -limit, limit, marks, f"{what} ÷ baseline's {what}", bool(largest > limit))
     with _styled():
         crosses = [_crosses(part) for _, part in data.groupby("label", sort=False)]
         met = "" if any(crosses) else " (not met in the measured range)"
+        same = textwrap.fill(_plain(f"same {what} as {baseline}, interpolated{met}"), 90)
         handles = [
             Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (4, 3)), label="T = d"),
-            Line2D([], [], color=INK, linewidth=2, label=_plain(f"same {what} as {baseline}, interpolated{met}")),
+            Line2D([], [], color=INK, linewidth=2, label=same),
         ]
         sheet = _planes(data, colours, handles, title, note)
         for (_, part), axes in zip(data.groupby("label", sort=False), sheet.panels, strict=True):
@@ -315,11 +288,12 @@ def _planes(data: DataFrame, colours: Colours, handles: Sequence[Line2D], title:
         _plane(axes, part, T, d, mappable, (sheet.panel_width, height))
         _label_log2(axes.xaxis, T, sheet.panel_width)
         _label_log2(axes.yaxis, d, height * 2)
-    bar = sheet.place(WIDTH - 1.0, sheet.top, 0.14, min(sheet.bottom - sheet.top - BELOW, 2.6))
+    length = min(sheet.bottom - sheet.top - BELOW, 2.6)
+    bar = sheet.place(WIDTH - 1.0, sheet.top, 0.14, length)
     drawn = sheet.figure.colorbar(mappable, cax=bar, extend="both" if colours.clipped else "neither")
     drawn.set_ticks(list(colours.ticks), labels=list(colours.ticks.values()))
     drawn.outline.set_visible(False)
-    bar.set_ylabel(textwrap.fill(_plain(colours.label), 40))
+    bar.set_ylabel(textwrap.fill(_plain(colours.label), int(length / scales.CHARACTER)))
     return sheet
 
 
