@@ -175,6 +175,7 @@ def _labelled(cells: list[Cell]) -> list[Cell]:
 
 
 def _label(cell: Cell, all_options: Sequence[Mapping[str, Any]]) -> str:
-    differing = [key for key in cell.options if any(other.get(key) != cell.options[key] for other in all_options)]
-    options = ", ".join(f"{key}={printable(str(cell.options[key]))}" for key in differing)
-    return cell.variant + (f"[{options}]" if differing else "")
+    """An option without a value is not named: fused beside fused[n_kv_heads=1]."""
+    differing = [key for key, value in cell.options.items() if any(other.get(key) != value for other in all_options)]
+    told = [f"{key}={printable(str(cell.options[key]))}" for key in differing if cell.options[key] is not None]
+    return cell.variant + (f"[{', '.join(told)}]" if told else "")
