@@ -1,5 +1,6 @@
 """Sweeps for the tests of whole runs: tiny cells of plugin mixers, so that each visit takes milliseconds."""
 
+import signal
 from pathlib import Path
 
 PLUGINS = Path(__file__).parent / "plugins"
@@ -19,3 +20,9 @@ def write_sweep(folder, grid, head="", name="sweep.toml"):
     path = Path(folder) / name
     path.write_text(f"{head}\n{TINY}\n{grid}", encoding="utf-8")
     return path
+
+
+def heed_signals():
+    """For a new process: forget what a suite that runs in the background, or under nohup, would hand on to it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)

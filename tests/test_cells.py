@@ -292,8 +292,14 @@ def test_a_label_names_the_options_that_tell_two_uses_apart():
 def test_a_label_is_one_line_whatever_an_option_holds():
     uses = [{"name": "window", "window": 8}, "window"]
     (first, _) = cells_of({"grid": [LEAST | {"variant": uses}]})
-    odd = replace(first, options={"window": "a\nb"})
+    odd = replace(first, parts=(VariantUse("window", {"window": "a\nb"}),))
     assert _labelled([first, odd])[1].label == r"window[window=a\u000ab]"
+
+
+def test_an_option_without_a_value_is_not_part_of_a_label():
+    (first,) = cells_of({"grid": [LEAST]})
+    uses = [replace(first, parts=(VariantUse("full", {"n_kv_heads": n}),)) for n in (None, 1)]
+    assert [cell.label for cell in _labelled(uses)] == ["full", "full[n_kv_heads=1]"]
 
 
 def test_a_label_leaves_out_the_options_that_all_uses_share():

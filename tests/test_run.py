@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 import torch
-from runs import PLUGINS, write_sweep
+from runs import PLUGINS, heed_signals, write_sweep
 
 import attnbench
 from attnbench.errors import RequestError
@@ -492,6 +492,7 @@ def a_run_that_sleeps(folder, *more):
         text=True,
         cwd=folder,
         env=os.environ | {"TMPDIR": str(folder / "tmp")},
+        preexec_fn=heed_signals,
     )
     while not list(folder.glob("**/records.jsonl")):
         assert process.poll() is None

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from runs import write_sweep
+from runs import heed_signals, write_sweep
 
 from attnbench import terminal
 
@@ -66,7 +66,7 @@ def test_a_signal_that_nohup_ignores_stays_ignored():
 def test_a_command_that_measures_nothing_is_stopped_in_one_line_too(tmp_path, number):
     (tmp_path / "slow.py").write_text("import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(60)\n")
     command = [sys.executable, "-m", "attnbench", "check", "slow.py"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, preexec_fn=heed_signals)
     while not (tmp_path / "begun").exists():
         assert process.poll() is None
     process.send_signal(number)
