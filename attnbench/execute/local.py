@@ -221,13 +221,14 @@ def _leave_after(parent: Any) -> None:
 
 def _outcome(running: _Running) -> Outcome | None:
     """What a process that answered or died has to say; None when it only said what it is at."""
+    alive = running.process.is_alive()  # asked first: what the dead have said is all there to be read
     try:
         while running.answers.poll():
             answer: Outcome | stages.Stage = running.answers.recv()
             if isinstance(answer, Outcome):
                 return answer
             running.stage = answer
-        if running.process.is_alive():
+        if alive:
             return None
     except (EOFError, OSError):
         pass  # it died while it answered
