@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ STATUSES = (  # from best to worst: a cell's status is the worst of its measures
     "failed",
 )
 AS_ASKED = ("ok", "unsupported", "skipped")
+MEASURED = ("ok", "diverged")  # of these, a visit's figures stand in its row
+REPORTED = {"tables": (".csv", ".md", ".tex"), "plots": (".svg", ".png")}  # what a report writes into a run folder
 FILES = ("sweep.toml", "environment.json", "cells.jsonl", "records.jsonl")
 Record = dict[str, Any]
 _told: set[str] = set()  # notes: a command that reads a run twice says them once
@@ -182,10 +185,14 @@ class RunFolder:
         """Forget an earlier run: its measurements, its report and its copies of plugins go, nothing else does."""
         for file in (*self._copies(), *(self.path / name for name in (*FILES, "report.html"))):
             file.unlink(missing_ok=True)
-        with suppress(OSError):  # somebody's files keep it
+        with suppress(OSError):  # somebody's files keep it, and the folders below
             (self.path / plugin_files.FOLDER).rmdir()
-        for name in ("tables", "plots"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name, suffixes in REPORTED.items():
+            for suffix in suffixes:
+                for file in (self.path / name).glob(f"*{suffix}"):
+                    file.unlink(missing_ok=True)
+            with suppress(OSError):
+                (self.path / name).rmdir()
 
     def begin(
         self,
@@ -274,15 +281,17 @@ def visits_left(
 ) -> dict[tuple[str, Measure], int]:
     """How many of the wanted visits of each (cell, measure) are still to be made.
 
-    None after one that went wrong, all of them when it went wrong in a way (a status in `retry`) to be tried again.
+    Only good visits since the last one that went wrong count. None are left while the last one went wrong, unless it
+    did so in a way (a status in `retry`) to be tried again; whether `unsupported` still holds is for a plan to say.
     """
-    left = dict(wanted)
+    good, again = Counter[tuple[str, str]](), {"unsupported", *retry}
+    last: dict[tuple[str, str], str] = {}
     for record in records:
-        key = (record["cell"], record["measure"])
-        if key in left:
-            again = wanted[key] if record["status"] in retry else 0
-            left[key] = max(0, left[key] - 1) if record["status"] == "ok" else again
-    return left
+        key, status = (record["cell"], record["measure"]), record["status"]
+        good[key] = good[key] + 1 if status == "ok" else 0
+        last[key] = status
+    settled = {key for key, status in last.items() if status != "ok" and status not in again}
+    return {key: 0 if key in settled else max(0, n - good[key]) for key, n in wanted.items()}
 
 
 def read(*runs: str | Path) -> pd.DataFrame:
@@ -353,20 +362,32 @@ def _rows(path: Path) -> list[Record]:
 
 
 def _row(cell: Record, records: list[Record]) -> Record:
-    """Merge a cell with the visits that worked on it; what a visit read back replaces what was requested."""
+    """Merge a cell with the visits that worked on it; what a good visit read back replaces what was requested."""
     visits = {measure: [r for r in records if r["measure"] == measure] for measure in cell["measures"]}
-    latest = [made[-1] if made else {"status": "pending", "reason": None} for made in visits.values()]
+    latest = [_latest(measure, made, cell.get("wanted", {}).get(measure, 1)) for measure, made in visits.items()]
     worst = max(latest, key=lambda record: STATUSES.index(record["status"]))
-    row: Record = dict(cell)
+    row: Record = {key: value for key, value in cell.items() if key != "wanted"}
     for record in latest:
         row |= {key: value for key, value in record.items() if value is not None}
     for name, fact in row.pop("extra", {}).items():
-        row.setdefault(name, fact)  # a variant's own facts take no column that means something else
+        row.setdefault(name, fact)  # a variant's own facts replace no column that the cell has
     row |= {"status": worst["status"], "reason": worst.get("reason"), "visits": sum(map(len, visits.values()))}
     row |= {"options": _compact(row["options"]), "task_options": _compact(row["task_options"])}
     for key in ("measure", "schema", "digest"):
         row.pop(key, None)
     return row | _times([r for r in visits.get("time", []) if r["status"] == "ok"], row)
+
+
+def _latest(measure: str, visits: list[Record], n_wanted: int) -> Record:
+    """What the latest visit gave: a measurement counts only when its visit was good, a cell only with all its visits."""
+    if not visits:
+        return {"status": "pending", "reason": None}
+    latest = visits[-1]
+    if latest["status"] not in MEASURED:
+        return {"status": latest["status"], "reason": latest.get("reason")}
+    n_left = visits_left(visits, {(latest["cell"], measure): n_wanted})[latest["cell"], measure]
+    missing = {"status": "pending", "reason": f"{n_wanted - n_left} of {n_wanted} visits made"}
+    return latest | (missing if n_left else {})
 
 
 def _times(visits: list[Record], row: Mapping[str, Any]) -> Record:

@@ -176,11 +176,28 @@ def test_visits_that_were_made_are_not_made_again():
     assert visits_left(made, WANTED) == {("a", "time"): 1, ("a", "memory"): 1, ("b", "time"): 0}
 
 
-@pytest.mark.parametrize("status", [status for status in STATUSES if status != "ok"])
+@pytest.mark.parametrize("status", [status for status in STATUSES if status not in ("ok", "unsupported")])
 def test_after_a_visit_that_went_wrong_none_is_left_of_that_measure(status):
     left = visits_left([record("a", status=status)], WANTED)
     assert left == WANTED | {("a", "time"): 0}
-    assert visits_left([record("a", status=status), record("a")], WANTED) == left
+    assert visits_left([record("a"), record("a", status=status)], WANTED, retry=[status]) == WANTED
+
+
+def test_visits_before_one_that_went_wrong_do_not_count():
+    made = [record("a"), record("a", status="oom"), record("a")]
+    assert visits_left(made, WANTED)["a", "time"] == 2
+
+
+def test_whether_unsupported_still_holds_is_asked_again():
+    assert visits_left([record("a", status="unsupported")], WANTED) == WANTED
+
+
+def test_figures_of_a_visit_that_went_wrong_are_not_measurements(tmp_path):
+    bad = record("a", status="nonconformant", peak_bytes=123, samples_s=[1.0])
+    found = row(tmp_path, cell("a"), [bad])
+    assert found["status"] == "nonconformant"
+    assert pd.isna(found["peak_bytes"])
+    assert pd.isna(found["time_s"])
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["time", "memory"]), st.sampled_from(STATUSES))))

@@ -16,18 +16,18 @@ class Stage:
     words: str
 
 
-_listeners: list[Callable[[Stage], None]] = []
+_tell: Callable[[Stage], None] = lambda stage: None  # nobody listens yet
 
 
 def listen(tell: Callable[[Stage], None]) -> None:
     """From now on, tell of every stage of this process."""
-    _listeners[:] = [tell]
+    global _tell
+    _tell = tell
 
 
 def at(words: str) -> None:
-    """Say what this process begins with now; to nobody, where nobody listens."""
-    for tell in _listeners:
-        tell(Stage(words))
+    """Say what this process begins with now, nothing worth a name with ""."""
+    _tell(Stage(words))
 
 
 def importing(source: Source) -> None:
