@@ -17,7 +17,10 @@ import torch
 from torch import Tensor
 
 from attnbench.mixer import Attention, Mixer, Spec
+from attnbench.out_of_memory import is_out_of_memory
 from attnbench.registry import PluginError
+
+TRIED_T = 64  # whoever fails at a long T is not to fail a second time for its length
 
 
 def who(cls: type) -> str:
@@ -43,14 +46,14 @@ def built(cls: type[Mixer], spec: Spec, **options: Any) -> Mixer:
 def naming(cls: type[Mixer], make: Callable[[], Mixer], T: int, S: int, B: int = 1) -> Iterator[None]:
     """Turn an error inside that a mixer of this class caused, but did not raise, into PluginError; others pass.
 
-    make: gives the mixer to try, or one like it, once it has failed at these lengths.
+    make: gives the mixer to try, or one like it, on the CPU, once it has failed; at these lengths or at TRIED_T.
     """
     try:
         yield
     except (TypeError, AttributeError, IndexError, ValueError, NotImplementedError, RuntimeError) as error:
-        if isinstance(error, PluginError) or _raised_in(error, cls) or _of_memory(error):
+        if isinstance(error, PluginError) or _raised_in(error, cls) or is_out_of_memory(error):
             raise
-        told = fault(make, T, S, B) or _signature_fault(cls, error)
+        told = fault(make, min(T, TRIED_T), min(S, TRIED_T), B) or _signature_fault(cls, error)
         if told is None:
             raise
         raise PluginError([told]) from error
@@ -95,11 +98,6 @@ def _signature_fault(cls: type, error: Exception) -> str | None:
 def _raised_in(error: BaseException, cls: type) -> bool:
     """Whether a line of the class's own file is on the way to the error: then that line says enough."""
     return any(frame.filename == _file(cls) for frame in traceback.extract_tb(error.__traceback__))
-
-
-def _of_memory(error: BaseException) -> bool:
-    """A failed allocation is nobody's fault, and not to be tried again."""
-    return "memory" in str(error) or "alloc" in str(error)
 
 
 def _file(cls: type) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -168,14 +168,18 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
 
 def _labelled(cells: list[Cell]) -> list[Cell]:
     """Name cells by variant, and by the options that tell two uses of one variant apart."""
-    options = defaultdict(list)
+    seen: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for cell in cells:
-        options[cell.variant].append(cell.options)
-    return [replace(cell, label=_label(cell, options[cell.variant])) for cell in cells]
+        for name, value in cell.options.items():
+            seen[cell.variant, name].add(repr(value))
+    return [replace(cell, label=_label(cell, seen)) for cell in cells]
 
 
-def _label(cell: Cell, all_options: Sequence[Mapping[str, Any]]) -> str:
-    """An option without a value is not named: fused beside fused[n_kv_heads=1]."""
-    differing = [key for key, value in cell.options.items() if any(other.get(key) != value for other in all_options)]
-    told = [f"{key}={printable(str(cell.options[key]))}" for key in differing if cell.options[key] is not None]
+def _label(cell: Cell, seen: Mapping[tuple[str, str], Collection[str]]) -> str:
+    """seen: the values of each option of each variant. One without a value is not named: fused, fused[n_kv_heads=1]."""
+    told = [
+        f"{name}={printable(str(value))}"
+        for name, value in cell.options.items()
+        if value is not None and len(seen[cell.variant, name]) > 1
+    ]
     return cell.variant + (f"[{', '.join(told)}]" if told else "")

@@ -78,26 +78,27 @@ def run_command(
 
     Example: attnbench run experiments/quickstart.toml --out my_run --set "T=[64,256]"
     """
-    from attnbench.execute.runner import run
+    from attnbench.execute.runner import check_request, run
     from attnbench.progress import ShownProgress
 
-    _check_flags(resume, overwrite, retry)
+    check_request(out=out, resume=resume, overwrite=overwrite, retry=retry)
     asked: dict[str, Any] = {"plugins": plugin, "timeout_s": _seconds("--timeout", timeout)}
+    budget_s = _seconds("--budget", budget)
     if dry_run:
         _show_plan(sweep, overrides, workers, **asked)
         return
     asked |= {"overrides": overrides, "resume": resume, "overwrite": overwrite, "workers": workers}
-    asked |= {"retry": retry, "fail_fast": fail_fast, "budget_s": _seconds("--budget", budget)}
+    asked |= {"retry": retry, "fail_fast": fail_fast, "budget_s": budget_s}
     try:
         with ShownProgress(debug=debug) as progress:
             made = run(sweep, out=out, listener=progress, **asked)
     except StoppedError as stop:
-        where = f"--out {progress.folder} " if out is None and progress.folder else ""
-        _complain(f"{stop}; the same command with {where}--resume goes on from here", debug=debug)
+        _complain(f"{stop}; {_how_to_go_on(out, progress.folder, overwrite)}", debug=debug)
         raise typer.Exit(stop.status) from None
     _report([made.path])
-    if budget and (n_pending := made.counts.get("pending", 0)):
-        print(f"the budget of {budget} is spent: {n_pending} cells pending; the same command with --resume goes on")
+    n_pending = made.counts.get("pending", 0)
+    if budget and n_pending and not fail_fast:
+        print(f"the budget of {budget} is spent, {n_pending} cells pending; {_how_to_go_on(out, made.path, overwrite)}")
     raise typer.Exit(0 if made.as_asked else 1)
 
 
@@ -234,19 +235,10 @@ def main() -> None:
         sys.exit(1)
 
 
-def _check_flags(resume: bool, overwrite: bool, retry: list[str]) -> None:
-    from attnbench.records import AS_ASKED, STATUSES
-
-    if resume and overwrite:
-        raise RequestError(["--resume and --overwrite exclude each other"])
-    if retry and not resume:
-        raise RequestError(["--retry goes with --resume"])
-    known = [status for status in STATUSES if status not in (*AS_ASKED, "pending")]
-    unknown = [status for status in retry if status not in known]
-    if unknown:
-        raise RequestError(
-            f"--retry {status}: not a status to retry{did_you_mean(status, known)}" for status in unknown
-        )
+def _how_to_go_on(out: Path | None, folder: Path | None, overwrite: bool) -> str:
+    """What to say to the shell so that a run goes on where it stopped."""
+    where = f"--out {folder} " if out is None and folder else ""
+    return f"the same command with {where}--resume{' instead of --overwrite' if overwrite else ''} goes on from here"
 
 
 def _complain(*lines: str, debug: bool) -> None:

@@ -307,8 +307,10 @@ class Attention(Mixer):
 
     def _per_head(self, kv: Tensor) -> Tensor:
         """Let each query head see its group's keys: (B, G, S, D) -> (B, H, S, D), head h reads group floor(hG/H)."""
-        repeats = self.spec.n_heads // self.n_kv_heads
-        return kv if repeats == 1 else kv.repeat_interleave(repeats, dim=1)
+        H, G = self.spec.n_heads, self.n_kv_heads
+        if G in (1, H):
+            return kv.expand(-1, H, -1, -1)  # a view: no step of decoding copies the cache
+        return kv.repeat_interleave(H // G, dim=1)
 
     def _one_per_group(self, kv: Tensor) -> Tensor:
         """The inverse of `_per_head`: (B, H, S, D) -> (B, G, S, D)."""

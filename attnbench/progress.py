@@ -11,14 +11,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from attnbench.cells import Cell
+from attnbench.execute.listener import Listener
 from attnbench.records import AS_ASKED, Record
 from attnbench.settings import Measure
 
 QUIET_S = 15.0  # between plain lines
 
 
-class ShownProgress:
-    """Listens to a run. Use as a context manager. `debug` adds tracebacks to what went wrong."""
+class ShownProgress(Listener):
+    """Shows a run. Use as a context manager. `debug` adds tracebacks to what went wrong."""
 
     def __init__(self, *, debug: bool = False) -> None:
         self.debug = debug
@@ -46,14 +47,14 @@ class ShownProgress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def started(self, run: Path, n_cells: int, expected_s: Sequence[tuple[Measure, float]]) -> None:
+    def started(self, *, run: Path, n_cells: int, expected_s: Sequence[tuple[Measure, float]]) -> None:
         """Say where the run goes and how much there is to do."""
         self.folder, self._visits = run, len(expected_s)
         self._left.expect(expected_s)
         self._bar.update(self._task, total=self._visits)
         self._say(f"{n_cells} cells, {self._visits} visits to make, about {self._left}, into {run}")
 
-    def settled(self, cells: Sequence[Cell], status: str, reason: str, detail: str | None) -> None:
+    def settled(self, *, cells: Sequence[Cell], status: str, reason: str, detail: str | None) -> None:
         """Say once what is wrong with all of these cells."""
         self._told.update(cell.id for cell in cells)
         n_cells = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
@@ -62,11 +63,14 @@ class ShownProgress:
             self._say(detail)
 
     def ended(
-        self, cell: Cell, record: Record, n_visits: int, took_s: float, expected_s: float, detail: str | None
+        self, *, cell: Cell, record: Record, n_visits: int, took_s: float, expected_s: float, detail: str | None
     ) -> None:
         """Count visits; what did not go as asked is told at once, with its reason."""
         self._made += n_visits
-        self._left.learn(record["measure"], took_s, expected_s)
+        if cell.id in self._told or record["status"] == "unsupported":
+            self._left.drop(record["measure"], expected_s)
+        else:
+            self._left.learn(record["measure"], took_s, expected_s)
         left = f"{self._left} left"
         self._bar.update(self._task, completed=self._made, left=left)
         if cell.id in self._told:
@@ -96,9 +100,13 @@ class TimeLeft:
         for measure, expected_s in visits:
             self._left_s[measure] += expected_s
 
+    def drop(self, measure: Measure, expected_s: float) -> None:
+        """Visits that will not be made; nothing is learnt from them."""
+        self._left_s[measure] -= expected_s
+
     def learn(self, measure: Measure, took_s: float, expected_s: float) -> None:
         """One more visit is made."""
-        self._left_s[measure] -= expected_s
+        self.drop(measure, expected_s)
         self._expected_s[measure] += expected_s
         self._took_s[measure] += took_s
 

@@ -1,10 +1,4 @@
-"""Run folders: what was asked (cells.jsonl), what each visit gave (records.jsonl), and both as one DataFrame.
-
-    sweep.toml        the file that was run; overrides stand in environment.json
-    cells.jsonl       one line per requested cell, written before any of them runs
-    environment.json  machine and versions; no host, user or path names
-    records.jsonl     one flat object per visit, appended and flushed as soon as the visit ends
-    plugins/          copies of the plugin files, each named in environment.json
+"""What was asked (cells.jsonl), what each visit gave (records.jsonl), and both as one DataFrame.
 
 Nothing measured is ever rewritten: a later record of the same cell and measure stands beside the earlier one.
 """
@@ -13,19 +7,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from filelock import FileLock, Timeout
 
-from attnbench import plugin_files
 from attnbench.errors import RequestError
 from attnbench.settings import Measure
 from attnbench.statistics import median, median_interval
@@ -45,7 +37,7 @@ STATUSES = (  # from best to worst: a cell's status is the worst of its measures
     "failed",
 )
 AS_ASKED = ("ok", "unsupported", "skipped")
-FILES = ("sweep.toml", "environment.json", "cells.jsonl", "records.jsonl")
+MEASURED = ("ok", "diverged")  # of these, a visit's figures stand in its row
 Record = dict[str, Any]
 _told: set[str] = set()  # notes: a command that reads a run twice says them once
 
@@ -120,107 +112,9 @@ COLUMNS = (
 )
 
 
-class RunFolder:
-    """A run folder open for writing, locked against a second writer until closed."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = FileLock(path / ".lock")
-
-    @classmethod
-    def create(cls, path: Path) -> RunFolder:
-        """Make the folder when it is not there, and lock it.
-
-        Raises RequestError when another run holds it, or when it holds somebody's files and no run.
-        """
-        folder = cls(path)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            if folder._holds_foreign_files():
-                raise RequestError([f"{path}: is not empty and holds no run; choose another folder"])
-            folder._lock.acquire(timeout=0)
-        except Timeout as error:
-            raise RequestError([f"{path}: another run is writing to this folder"]) from error
-        except OSError as error:
-            raise RequestError([f"{path}: cannot be written: {error.strerror}"]) from error
-        return folder
-
-    @property
-    def used(self) -> bool:
-        """Whether the folder holds a run already."""
-        return (self.path / "cells.jsonl").exists() or (self.path / "records.jsonl").exists()
-
-    def _holds_foreign_files(self) -> bool:
-        ours = (".lock", *FILES, *map(_draft, FILES))
-        others = {entry for entry in self.path.iterdir() if entry.name not in ours}
-        others -= {entry for entry in others if entry.name == plugin_files.FOLDER and self._holds_copies_alone(entry)}
-        return not self.used and bool(others)
-
-    def _holds_copies_alone(self, plugins: Path) -> bool:
-        copies = {name for copy in self._copies() for name in (copy.name, _draft(copy.name))}
-        return plugins.is_dir() and all(entry.name in copies for entry in plugins.iterdir())
-
-    def _copies(self) -> list[Path]:
-        """Where the run in this folder says that it keeps plugin files."""
-        names = Run(self.path).environment.get("plugins", [])
-        plain = [name for name in names if isinstance(name, str) and Path(name).name == name]
-        return [self.path / plugin_files.FOLDER / name for name in plain]
-
-    def holds(self, sweep: str) -> bool:
-        """Whether the run in this folder was made by this very sweep file."""
-        with suppress(OSError):
-            return (self.path / "sweep.toml").read_bytes() == sweep.encode()
-        return False
-
-    @property
-    def cells(self) -> set[str]:
-        """The cells that the run in this folder asked for, or measured."""
-        asked, _ = read_lines(self.path / "cells.jsonl")
-        return {line["cell"] for line in (*asked, *read_records(self.path)[0])}
-
-    def clear(self) -> None:
-        """Forget an earlier run: its measurements, its report and its copies of plugins go, nothing else does."""
-        for file in (*self._copies(), *(self.path / name for name in (*FILES, "report.html"))):
-            file.unlink(missing_ok=True)
-        with suppress(OSError):  # somebody's files keep it
-            (self.path / plugin_files.FOLDER).rmdir()
-        for name in ("tables", "plots"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
-
-    def begin(
-        self,
-        sweep: str,
-        rows: Iterable[Mapping[str, Any]],
-        environment: Mapping[str, Any],
-        plugins: Mapping[str, bytes] | None = None,
-    ) -> None:
-        """Write the present request: sweep.toml, cells.jsonl, environment.json and plugin files by name.
-
-        Records stay as they are.
-        """
-        plugins = plugins or {}
-        copies = dict.fromkeys([*(copy.name for copy in self._copies()), *plugins])
-        facts = {**environment, "plugins": [*copies]} if copies else environment
-        _write(self.path / "sweep.toml", sweep)
-        _write(self.path / "environment.json", json.dumps(facts, indent=2) + "\n")
-        for name, source in plugins.items():
-            (self.path / plugin_files.FOLDER).mkdir(exist_ok=True)
-            _write(self.path / plugin_files.FOLDER / name, source)
-        _write(self.path / "cells.jsonl", "".join(_line(row) for row in rows))  # last: with it, the run is whole
-
-    def append(self, record: Record) -> None:
-        """Add one record on a line of its own and see it to the disk. Raises OSError with the file when it is full."""
-        with _naming(self.path / "records.jsonl") as path:
-            append(path, record)
-
-    def close(self) -> None:
-        """Release the lock."""
-        self._lock.release()
-
-
 def append(path: Path, record: Record) -> None:
     """Append one record as a line; a torn line before it keeps a line of its own."""
-    line = _line({"schema": SCHEMA} | record).encode()
+    line = json_line({"schema": SCHEMA} | record).encode()
     with path.open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
@@ -274,15 +168,17 @@ def visits_left(
 ) -> dict[tuple[str, Measure], int]:
     """How many of the wanted visits of each (cell, measure) are still to be made.
 
-    None after one that went wrong, all of them when it went wrong in a way (a status in `retry`) to be tried again.
+    Only good visits since the last one that went wrong count. None are left while the last one went wrong, unless it
+    did so in a way (a status in `retry`) to be tried again; whether `unsupported` still holds is for a plan to say.
     """
-    left = dict(wanted)
+    good, again = Counter[tuple[str, str]](), {"unsupported", *retry}
+    last: dict[tuple[str, str], str] = {}
     for record in records:
-        key = (record["cell"], record["measure"])
-        if key in left:
-            again = wanted[key] if record["status"] in retry else 0
-            left[key] = max(0, left[key] - 1) if record["status"] == "ok" else again
-    return left
+        key, status = (record["cell"], record["measure"]), record["status"]
+        good[key] = good[key] + 1 if status == "ok" else 0
+        last[key] = status
+    settled = {key for key, status in last.items() if status != "ok" and status not in again}
+    return {key: 0 if key in settled else max(0, n - good[key]) for key, n in wanted.items()}
 
 
 def read(*runs: str | Path) -> pd.DataFrame:
@@ -353,20 +249,32 @@ def _rows(path: Path) -> list[Record]:
 
 
 def _row(cell: Record, records: list[Record]) -> Record:
-    """Merge a cell with the visits that worked on it; what a visit read back replaces what was requested."""
+    """Merge a cell with the visits that worked on it; what a good visit read back replaces what was requested."""
     visits = {measure: [r for r in records if r["measure"] == measure] for measure in cell["measures"]}
-    latest = [made[-1] if made else {"status": "pending", "reason": None} for made in visits.values()]
+    latest = [_latest(measure, made, cell.get("wanted", {}).get(measure, 1)) for measure, made in visits.items()]
     worst = max(latest, key=lambda record: STATUSES.index(record["status"]))
-    row: Record = dict(cell)
+    row: Record = {key: value for key, value in cell.items() if key != "wanted"}
     for record in latest:
         row |= {key: value for key, value in record.items() if value is not None}
     for name, fact in row.pop("extra", {}).items():
-        row.setdefault(name, fact)  # a variant's own facts take no column that means something else
+        row.setdefault(name, fact)  # a variant's own facts replace no column that the cell has
     row |= {"status": worst["status"], "reason": worst.get("reason"), "visits": sum(map(len, visits.values()))}
     row |= {"options": _compact(row["options"]), "task_options": _compact(row["task_options"])}
     for key in ("measure", "schema", "digest"):
         row.pop(key, None)
     return row | _times([r for r in visits.get("time", []) if r["status"] == "ok"], row)
+
+
+def _latest(measure: Measure, visits: list[Record], n_wanted: int) -> Record:
+    """What the latest visit gave: figures count when it was good, and the cell when all its visits were made."""
+    if not visits:
+        return {"status": "pending", "reason": None}
+    latest = visits[-1]
+    if latest["status"] not in MEASURED:
+        return {"status": latest["status"], "reason": latest.get("reason")}
+    n_left = visits_left(visits, {(latest["cell"], measure): n_wanted})[latest["cell"], measure]
+    missing = {"status": "pending", "reason": f"{n_wanted - n_left} of {n_wanted} visits made"}
+    return latest | (missing if n_left else {})
 
 
 def _times(visits: list[Record], row: Mapping[str, Any]) -> Record:
@@ -396,26 +304,6 @@ def _extra_columns(rows: Iterable[Record]) -> list[str]:
     return [key for key in dict.fromkeys(key for row in rows for key in row) if key not in COLUMNS]
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def json_line(row: Mapping[str, Any]) -> str:
     """One row as a line of JSON; what JSON has no form for (a plugin may put anything into a record) as text."""
     return json.dumps(row, default=str) + "\n"
-
-
-def _draft(name: str) -> str:
-    return f"{name}.part"
-
-
-def _write(path: Path, content: str | bytes) -> None:
-    """Replace a file whole, so that a full disk or a kill leaves the old one."""
-    with _naming(path.with_name(_draft(path.name))) as draft:
-        draft.write_bytes(content.encode() if isinstance(content, str) else content)
-        draft.replace(path)
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[Path]:
-    """Let an error that comes of writing, not of opening, name the file too."""
-    try:
-        yield path
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, error.filename or str(path)) from error

@@ -313,8 +313,10 @@ def _point_mistakes(point: Mapping[str, Any], tables: Mapping[str, Any], catalog
         yield f"d_model: {point['d_model']} is not divisible by {heads} = {point[heads]}"
     if S not in (None, T) and point["role"] != "cross" and point["level"] != "core":
         yield f"S: {S} differs from T = {T}; only the role cross and the level core have an S of their own"
-    if max_T is not None and max(T, S or T) > max_T:
-        yield f"T: {max(T, S or T)} is beyond max_T = {max_T}"
+    longest = max(T, S or T) + (point["phase"] == "decode")
+    if max_T is not None and longest > max_T:
+        more = " (decode is one more token after T others)" if point["phase"] == "decode" else ""
+        yield f"T: {longest} is beyond max_T = {max_T}{more}"
     if point["device"] not in (*catalogue.devices, "auto"):
         yield f"device: torch sees no {point['device']} here; available: {', '.join(catalogue.devices)}"
     if task is not None:

@@ -1,12 +1,17 @@
-"""What holds for all tests: one thread, and signals that end the suite whatever a command did with them."""
+"""What holds for all tests: one thread, no deadline, and signals that end the suite whatever a command did to them."""
 
 import signal
 
 import pytest
 import torch
+from hypothesis import settings
 
 # The suite shares its machine, and two threads that wait for a core are slower than one.
 torch.set_num_threads(1)
+
+# No test is timed, by hypothesis neither: on a busy machine any example may take long.
+settings.register_profile("attnbench", deadline=None)
+settings.load_profile("attnbench")
 
 
 @pytest.fixture(autouse=True)

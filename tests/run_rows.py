@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.cells import Cell
-from attnbench.records import RunFolder
+from attnbench.run_folder import RunFolder
 from attnbench.sweep import VariantUse
 
 CELL = {

@@ -1,6 +1,6 @@
 """Sweeps for the tests of whole runs: tiny cells of plugin mixers, so that each visit takes milliseconds."""
 
-import signal
+import sys
 from pathlib import Path
 
 PLUGINS = Path(__file__).parent / "plugins"
@@ -22,7 +22,11 @@ def write_sweep(folder, grid, head="", name="sweep.toml"):
     return path
 
 
-def heed_signals():
-    """For a new process: forget what a suite that runs in the background, or under nohup, would hand on to it."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+# A command in front of another: forget what a suite that runs in the background, or under nohup, would hand on to it.
+HEEDING = [
+    sys.executable,
+    "-c",
+    "import os, signal, sys\n"
+    "for name in ('SIGINT', 'SIGTERM', 'SIGHUP'): signal.signal(getattr(signal, name), signal.SIG_DFL)\n"
+    "os.execv(sys.argv[1], sys.argv[1:])",
+]

@@ -140,7 +140,7 @@ def test_budget_that_is_spent_says_how_to_go_on(tmp_path):
     sweep = write_sweep(tmp_path, GRID)
     done = attnbench("run", sweep, "--out", tmp_path / "run", "--budget", "1ms")
     assert done.returncode == 1
-    assert "the budget of 1ms is spent: 6 cells pending; the same command with --resume goes on" in done.stdout
+    assert "the budget of 1ms is spent, 6 cells pending; the same command with --resume goes on" in done.stdout
     assert attnbench("run", sweep, "--out", tmp_path / "run", "--budget", "10m", "--resume").returncode == 0
 
 
@@ -166,7 +166,13 @@ def test_dry_run_shows_every_resolved_cell_and_runs_nothing(tmp_path):
         (["run", "sweep.toml", "--budget", "0"], "--budget 0: expected a duration"),
         (["run", "sweep.toml", "--resume", "--overwrite"], "exclude each other"),
         (["run", "sweep.toml", "--retry", "failed"], "--retry goes with --resume"),
-        (["run", "sweep.toml", "--resume", "--retry", "fialed"], 'did you mean "failed"?'),
+        (["run", "sweep.toml", "--resume"], "--resume goes with --out"),
+        (["run", "sweep.toml", "--dry-run", "--budget", "soon"], "--budget soon: expected a duration"),
+        (
+            ["run", "sweep.toml", "--set", "phase=decode", "--set", "max_T=16"],
+            "T: 17 is beyond max_T = 16 (decode is one",
+        ),
+        (["run", "sweep.toml", "--out", "x", "--resume", "--retry", "fialed"], 'did you mean "failed"?'),
         (["run", "sweep.toml", "--set", "baseline=lstm"], '"lstm" is not among the variants'),
         (["report", "nowhere"], "nowhere: no run here"),
         (["check", "fussed"], 'did you mean "fused"?'),

@@ -12,7 +12,7 @@ from fake_cuda import FakeCuda, Logged
 from runs import PLUGINS, write_sweep
 
 import attnbench
-from attnbench.execute import runner
+from attnbench.execute import plan
 from attnbench.execute.local import PRELOAD, PRELOAD_TRAINING, FreshProcesses
 from attnbench.measure import device
 from attnbench.measure.clock import time_call
@@ -241,7 +241,7 @@ def test_running_out_of_memory_again_and_again_leaves_other_cells_as_they_would_
 
 
 @pytest.mark.parametrize(
-    ("device", "measure", "threads", "at_once"),
+    ("device", "measure", "threads", "side_by_side"),
     [
         ("cpu", "time", 1, 1),
         ("cpu", "memory", 1, 16),
@@ -249,11 +249,10 @@ def test_running_out_of_memory_again_and_again_leaves_other_cells_as_they_would_
         ("cpu", None, 4, 16),
         ("cuda", "time", 1, 1),
         ("cuda", "memory", 1, 1),
-        ("cuda", "accuracy", 1, runner.GPU_WORKERS),
-        ("cuda", None, 1, runner.GPU_WORKERS),
+        ("cuda", "accuracy", 1, plan.GPU_WORKERS),
+        ("cuda", None, 1, plan.GPU_WORKERS),
     ],
 )
-def test_visits_that_share_what_they_measure_run_one_by_one(device, measure, threads, at_once):
-    work = SimpleNamespace(workers=16)
+def test_visits_that_share_what_they_measure_run_one_by_one(device, measure, threads, side_by_side):
     cells = [SimpleNamespace(device="cpu", threads=1), SimpleNamespace(device=device, threads=threads)]
-    assert runner._Work._at_once(work, cells, measure) == at_once
+    assert plan.at_once(cells, measure, 16) == side_by_side

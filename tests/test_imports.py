@@ -233,3 +233,39 @@ def test_every_public_name_can_be_had_and_no_other():
     assert [name for name in attnbench.__all__ if getattr(attnbench, name, None) is None] == []
     with pytest.raises(AttributeError, match="has no attribute 'Transformer'"):
         attnbench.Transformer  # noqa: B018  # the access is what is tried
+
+
+# What decides a cell's id
+
+UNDECIDING = {  # of what a visit imports, these decide no number: they find, check, name, order or describe
+    "attnbench",
+    "attnbench.blame",
+    "attnbench.catalogue",
+    "attnbench.causality",
+    "attnbench.cells",
+    "attnbench.conformance",
+    "attnbench.errors",
+    "attnbench.execute",
+    "attnbench.execute.orders",
+    "attnbench.execute.stages",
+    "attnbench.out_of_memory",
+    "attnbench.promises",
+    "attnbench.registry",
+    "attnbench.settings",
+    "attnbench.subject",
+    "attnbench.sweep",
+    "attnbench.wording",
+}
+
+
+def test_whatever_decides_a_number_of_a_visit_decides_its_id():
+    from attnbench.execute.describe import ACCURACY_MODULES, COST_MODULES, _modules
+
+    found, fresh = set(), {"attnbench.execute.cell"}
+    while fresh:
+        found |= fresh
+        names = {name for module in fresh if module != "attnbench" for name in imported(CORE[module])}
+        fresh = {name for module in names for name in (module, module.rpartition(".")[0]) if name in CORE} - found
+    covered = {name for name, path in CORE.items() if path in _modules((*COST_MODULES, *ACCURACY_MODULES))}
+    assert sorted(found - covered - UNDECIDING) == []
+    assert sorted(UNDECIDING - found) == []

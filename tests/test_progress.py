@@ -5,6 +5,8 @@ from run_rows import tiny_cell as cell
 
 from attnbench.progress import ShownProgress, TimeLeft, duration, title
 
+TIMES = {"n_visits": 1, "took_s": 1.0, "expected_s": 2.0}
+
 
 def test_time_left_is_what_was_expected_until_something_is_known():
     left = TimeLeft()
@@ -36,8 +38,8 @@ def test_durations_read_well(seconds, text):
 def test_without_a_terminal_there_are_plain_lines_and_failures_at_once(capsys, tmp_path):
     bad = {"status": "oom", "measure": "time", "reason": "[bold]too much[/bold]"}
     with ShownProgress() as progress:
-        progress.started(tmp_path / "run", 1, [("time", 2.0)])
-        progress.ended(cell(label="full", T=64), bad, 1, 1.0, 2.0, "Traceback of it")
+        progress.started(run=tmp_path / "run", n_cells=1, expected_s=[("time", 2.0)])
+        progress.ended(cell=cell(label="full", T=64), record=bad, **TIMES, detail="Traceback of it")
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         f"1 cells, 1 visits to make, about 2 s, into {tmp_path / 'run'}",
@@ -49,11 +51,18 @@ def test_what_is_wrong_with_many_cells_is_said_once(capsys, tmp_path):
     cells = [cell(label="leaky", T=64), cell(label="leaky", T=128)]
     bad = {"status": "nonconformant", "measure": "time", "reason": "causal_values: broken"}
     with ShownProgress() as progress:
-        progress.started(tmp_path / "run", 2, [("time", 2.0)] * 2)
-        progress.settled(cells, "nonconformant", bad["reason"], None)
+        progress.started(run=tmp_path / "run", n_cells=2, expected_s=[("time", 2.0)] * 2)
+        progress.settled(cells=cells, status="nonconformant", reason=bad["reason"], detail=None)
         for each in cells:
-            progress.ended(each, bad, 1, 1.0, 2.0, None)
-        progress.ended(cell(label="full", T=256), bad | {"status": "oom"}, 1, 1.0, 2.0, None)
+            progress.ended(cell=each, record=bad, **TIMES, detail=None)
+        progress.ended(
+            cell=cell(label="full", T=256),
+            record=bad | {"status": "oom"},
+            n_visits=1,
+            took_s=1.0,
+            expected_s=2.0,
+            detail=None,
+        )
     assert capsys.readouterr().err.splitlines()[1:] == [
         "2 cells of leaky: nonconformant: causal_values: broken",
         "oom: full layer forward T=256 d_model=8, time: causal_values: broken",
@@ -63,10 +72,19 @@ def test_what_is_wrong_with_many_cells_is_said_once(capsys, tmp_path):
 def test_debug_shows_the_traceback(capsys, tmp_path):
     bad = {"status": "failed", "measure": "time", "reason": "KeyError"}
     with ShownProgress(debug=True) as progress:
-        progress.started(tmp_path, 1, [("time", 2.0)])
-        progress.ended(cell(label="full"), bad, 1, 1.0, 2.0, "Traceback of it")
+        progress.started(run=tmp_path, n_cells=1, expected_s=[("time", 2.0)])
+        progress.ended(cell=cell(label="full"), record=bad, **TIMES, detail="Traceback of it")
     assert "Traceback of it" in capsys.readouterr().err
 
 
 def test_title_of_an_accuracy_cell_names_its_task():
     assert title(cell(label="lstm", task="distance", phase=None, T=64)) == "lstm distance T=64 d_model=8"
+
+
+def test_nothing_is_learnt_from_visits_that_are_not_made():
+    left = TimeLeft()
+    left.expect([("time", 2.0)] * 4)
+    left.drop("time", 2.0)
+    assert left.seconds == 6.0
+    left.learn("time", took_s=1.0, expected_s=2.0)
+    assert left.seconds == 2.0

@@ -5,13 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from run_rows import cell, record, run_of, timed
 
 from attnbench.errors import RequestError
-from attnbench.records import COLUMNS, STATUSES, Run, RunFolder, append, read, read_lines, read_records, visits_left
+from attnbench.records import COLUMNS, STATUSES, Run, append, read, read_lines, read_records, visits_left
+from attnbench.run_folder import RunFolder
 
 NAMES = ["é" * 3, "plain", "三", 'quote" and \\']
 
@@ -176,11 +178,28 @@ def test_visits_that_were_made_are_not_made_again():
     assert visits_left(made, WANTED) == {("a", "time"): 1, ("a", "memory"): 1, ("b", "time"): 0}
 
 
-@pytest.mark.parametrize("status", [status for status in STATUSES if status != "ok"])
+@pytest.mark.parametrize("status", [status for status in STATUSES if status not in ("ok", "unsupported")])
 def test_after_a_visit_that_went_wrong_none_is_left_of_that_measure(status):
     left = visits_left([record("a", status=status)], WANTED)
     assert left == WANTED | {("a", "time"): 0}
-    assert visits_left([record("a", status=status), record("a")], WANTED) == left
+    assert visits_left([record("a"), record("a", status=status)], WANTED, retry=[status]) == WANTED
+
+
+def test_visits_before_one_that_went_wrong_do_not_count():
+    made = [record("a"), record("a", status="oom"), record("a")]
+    assert visits_left(made, WANTED)["a", "time"] == 2
+
+
+def test_whether_unsupported_still_holds_is_asked_again():
+    assert visits_left([record("a", status="unsupported")], WANTED) == WANTED
+
+
+def test_figures_of_a_visit_that_went_wrong_are_not_measurements(tmp_path):
+    bad = record("a", status="nonconformant", peak_bytes=123, samples_s=[1.0])
+    found = row(tmp_path, cell("a"), [bad])
+    assert found["status"] == "nonconformant"
+    assert pd.isna(found["peak_bytes"])
+    assert pd.isna(found["time_s"])
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["time", "memory"]), st.sampled_from(STATUSES))))
@@ -358,7 +377,7 @@ def test_a_folder_has_one_writer_at_a_time(tmp_path):
 
 
 def test_a_writer_that_was_killed_leaves_no_lock(tmp_path):
-    script = "import os, sys, pathlib; from attnbench.records import RunFolder\n"
+    script = "import os, sys, pathlib; from attnbench.run_folder import RunFolder\n"
     script += f"folder = RunFolder.create(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), {int(signal.SIGKILL)})"
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     assert done.returncode == -signal.SIGKILL

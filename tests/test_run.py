@@ -13,11 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 import torch
-from runs import PLUGINS, heed_signals, write_sweep
+from run_rows import tiny_cell as cell
+from runs import HEEDING, PLUGINS, write_sweep
 
 import attnbench
 from attnbench.errors import RequestError
 from attnbench.execute import runner, scratch
+from attnbench.execute.listener import Listener
 from attnbench.records import read_records
 from attnbench.registry import variant_name
 
@@ -28,7 +30,7 @@ def records(folder):
     return read_records(folder)[0]
 
 
-class Recorder(runner.Quiet):
+class Recorder(Listener):
     def __init__(self):
         self.seen = []
         self.n_visits = 0
@@ -487,12 +489,11 @@ def a_run_that_sleeps(folder, *more):
     sweep = write_sweep(folder, '[[grid]]\nvariant = "disasters"\nT = [64, 768]\n', head)
     (folder / "tmp").mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-m", "attnbench", "run", str(sweep), *more],
+        [*HEEDING, sys.executable, "-m", "attnbench", "run", str(sweep), *more],
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
         env=os.environ | {"TMPDIR": str(folder / "tmp")},
-        preexec_fn=heed_signals,
     )
     while not list(folder.glob("**/records.jsonl")):
         assert process.poll() is None
@@ -515,7 +516,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on_and_leaves_no_process_and_no_sc
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert alive == []
     assert len(records(tmp_path / "run")) == 1
-    assert list((tmp_path / "tmp").glob("attnbench-*")) == []
+    assert list((tmp_path / "tmp").glob("attnbench-scratch-*")) == []
 
 
 def test_a_stopped_run_without_a_folder_of_its_own_choice_names_the_one_it_has(tmp_path):
@@ -533,7 +534,7 @@ def test_what_a_killed_run_left_goes_with_the_next(tmp_path, monkeypatch):
     process.communicate()
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert alive == []
-    (left,) = (tmp_path / "tmp").glob("attnbench-*")
+    (left,) = (tmp_path / "tmp").glob("attnbench-scratch-*")
     monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path / "tmp"))
     young = scratch.Scratch()
     assert left.exists()
@@ -543,4 +544,54 @@ def test_what_a_killed_run_left_goes_with_the_next(tmp_path, monkeypatch):
     assert young.path.exists()  # its owner lives
     young.remove()
     another.remove()
-    assert list((tmp_path / "tmp").glob("attnbench-*")) == []
+    assert list((tmp_path / "tmp").glob("attnbench-scratch-*")) == []
+
+
+def test_unsupported_is_judged_anew_when_a_run_goes_on(tmp_path, monkeypatch):
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = 8\ncompile = true\nlevel = "core"\n')
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    refused = attnbench.run(sweep, out=tmp_path / "run")
+    assert refused.counts == {"unsupported": 1}
+    assert "no-such-compiler" in refused.frame["reason"][0]
+    attnbench.run(sweep, out=tmp_path / "run", resume=True)
+    assert len(records(tmp_path / "run")) == 1  # the same reason is written once
+    monkeypatch.setenv("CXX", sys.executable)  # here now, though it compiles nothing
+    again = attnbench.run(sweep, out=tmp_path / "run", resume=True)
+    assert again.counts == {"failed": 1}
+
+
+def test_a_cell_with_fewer_visits_than_were_asked_for_is_pending(tmp_path):
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = 8\n').read_text()
+    (tmp_path / "sweep.toml").write_text(sweep.replace("[timing]", "[timing]\nvisits = 3"))
+    made = attnbench.run(tmp_path / "sweep.toml", out=tmp_path / "run")
+    assert made.counts == {"ok": 1}
+    kept = (made.path / "records.jsonl").read_text().splitlines(keepends=True)
+    (made.path / "records.jsonl").write_text("".join(kept[:2]))
+    short = attnbench.Run(made.path)
+    assert (short.counts, short.frame["reason"][0]) == ({"pending": 1}, "2 of 3 visits made")
+    assert short.frame["time_s"][0] > 0
+    assert attnbench.run(tmp_path / "sweep.toml", out=made.path, resume=True).counts == {"ok": 1}
+    assert len(records(made.path)) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"resume": True, "overwrite": True, "out": "x"}, "exclude each other"),
+        ({"resume": True}, "--resume goes with --out"),
+        ({"retry": "oom"}, "--retry goes with --resume"),
+        ({"resume": True, "out": "x", "retry": "om"}, 'did you mean "oom"'),
+        ({"overrides": "t=[8]"}, 'did you mean "T"'),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused_from_python_too(tmp_path, arguments, message):
+    with pytest.raises(RequestError, match=message):
+        attnbench.run(write_sweep(tmp_path, TWO_BY_TWO), **arguments)
+
+
+def test_every_round_has_an_order_of_its_own():
+    cells = [cell(T=T, S=T, max_T=T) for T in range(1, 9)]
+    made = list(runner._in_rounds([(each, "time") for each in cells for _ in range(3)]))
+    rounds = [[each.T for each, _ in made[8 * i : 8 * i + 8]] for i in range(3)]
+    assert all(sorted(order) == list(range(1, 9)) for order in rounds)
+    assert len(set(map(tuple, rounds))) == 3

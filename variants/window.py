@@ -43,8 +43,12 @@ class SlidingWindow(Attention):
 
     @classmethod
     def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
-        """Adds: no cross role."""
-        return super().unsupported(spec, use, **options) or (NO_CROSS if spec.role == "cross" else None)
+        """Adds: no cross role, and both directions need as many keys as queries."""
+        if spec.role == "cross":
+            return NO_CROSS
+        if spec.role == "bidirectional" and use.T != use.S:
+            return f"both directions need as many keys as queries, got T = {use.T} and S = {use.S}"
+        return super().unsupported(spec, use, **options)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Attention.attend`; bidirectional needs T = S."""

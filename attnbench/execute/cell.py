@@ -95,7 +95,6 @@ def check(cell: Cell, part: int, variant: Source, lengths: set[int]) -> str | No
     open_device(cell.device)
     cls = _loaded(variant)
     stages.at(f"trying the promises of {variant.name} ({stages.place(variant.origin)})")
-    open_device(cell.device)
     found = certify(
         cls,
         options=cell.parts[part].options,
@@ -132,12 +131,12 @@ def _memory(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
     build_peak = peak_bytes(lambda: made.append(build_module(cell, mixer)), cell.device)
     workload = build_workload(cell, made[0])
     with torch.set_grad_enabled(cell.phase in TRAINING_PHASES):
-        call, _ = _ready(cell, workload)
+        call, compiling = _ready(cell, workload)
         status = _sound(cell, workload, call())
         resident = resident_peak_bytes(call)
         peak = peak_bytes(call, cell.device)
     memory = {"peak_bytes": peak, "rss_peak_bytes": resident, "build_peak_bytes": build_peak}
-    return status | _in_force(cell, workload) | memory
+    return status | _in_force(cell, workload) | memory | compiling
 
 
 def _ready(cell: Cell, workload: Workload) -> tuple[Callable[[], object], dict[str, Any]]:
@@ -254,8 +253,15 @@ def _read_back(cell: Cell, mixers: Sequence[Mixer], example: Tensor) -> dict[str
         "device": example.device.type,
         "device_name": open_device(example.device.type).name,
         "threads": torch.get_num_threads(),
-        "extra": {str(name): str(fact) for mixer in mixers for name, fact in mixer.extra_record().items()},
+        "extra": _extra(mixers),
     }
+
+
+def _extra(mixers: Sequence[Mixer]) -> dict[str, str]:
+    """Each fact that mixers tell of themselves, with every value that it has among the layers."""
+    facts = [(str(name), str(fact)) for mixer in mixers for name, fact in mixer.extra_record().items()]
+    names = dict.fromkeys(name for name, _ in facts)
+    return {name: ", ".join(dict.fromkeys(fact for other, fact in facts if other == name)) for name in names}
 
 
 def _built(part: VariantUse, mixer: Mixer) -> VariantUse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from attnbench.registry import PluginError, Source
 from attnbench.sweep import VariantUse
 from attnbench.tasks import Task
 
-_COST_MODULES = (
+COST_MODULES = (
     "mixer",
     "kernels",
     "positions",
@@ -37,12 +38,12 @@ _COST_MODULES = (
     "statistics",
     "execute/build",
     "execute/cell",
+    "execute/phases",
 )
-_ACCURACY_MODULES = (
+ACCURACY_MODULES = (
     *("mixer", "kernels", "positions", "transformer", "train", "splits", "tasks/__init__", "tasks/draw"),
     *("execute/build", "execute/cell"),
 )
-CPP_COMPILERS = ("g++", "clang++", "c++")
 CROSS = "fused"  # the cross-attention of every encoder-decoder
 
 
@@ -50,19 +51,20 @@ def catalogue(variants: Sequence[VariantUse], tasks: Sequence[VariantUse], files
     """Look up and describe what a sweep names."""
     sources, broken, clashes = sources_with(files)
     task_sources, _, task_clashes = sources_with(files, registry.TASKS)
+    described = {variant_key(use.name, use.options): _describe(use, sources) for use in variants if use.name in sources}
+    described_tasks = {
+        variant_key(use.name, use.options): _describe_task(use, task_sources, sources)
+        for use in tasks
+        if use.name in task_sources
+    }
+    stages.at("asking torch for its devices")
     return Catalogue(
         variant_sources=sources,
         task_sources=task_sources,
-        variants={
-            variant_key(use.name, use.options): _describe(use, sources) for use in variants if use.name in sources
-        },
-        tasks={
-            variant_key(use.name, use.options): _describe_task(use, task_sources, sources)
-            for use in tasks
-            if use.name in task_sources
-        },
+        variants=described,
+        tasks=described_tasks,
         devices=kinds(),
-        digests={"cost": _digest(_modules(_COST_MODULES)), "accuracy": _digest(_modules(_ACCURACY_MODULES))},
+        digests={"cost": _digest(_modules(COST_MODULES)), "accuracy": _digest(_modules(ACCURACY_MODULES))},
         broken=tuple(broken),
         clashes=(*clashes, *task_clashes),
     )
@@ -212,8 +214,9 @@ def _reason(cell: Cell, classes: Mapping[str, type[Mixer]]) -> str | None:
         return "a train_step is one of a whole model; use level model"
     if cell.compile and cell.phase in ("prefill", "decode"):
         return "compile covers passes over whole sequences, not decoding"
-    if cell.compile and cell.device == "cpu" and not any(map(shutil.which, CPP_COMPILERS)):
-        return f"compile needs a C++ compiler, and none of {', '.join(CPP_COMPILERS)} is here"
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # as torch.compile chooses it
+    if cell.compile and cell.device == "cpu" and shutil.which(compiler) is None:
+        return f"compile needs a C++ compiler, and there is no {compiler} (CXX names another)"
     use = Use(cell.T, cell.S, cell.device, cell.dtype, phase=cell.phase or "forward_backward")
     return _first_reason(cell, classes, cell.role, use)
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from attnbench.cells import Cell
 from attnbench.records import Record
 from attnbench.settings import Measure
 
 
-class Listener(Protocol):
-    """What a run tells whoever shows its progress."""
+class Listener:
+    """Hears of a run and does nothing about it; a subclass overrides what it wants to know."""
 
-    def started(self, run: Path, n_cells: int, expected_s: Sequence[tuple[Measure, float]]) -> None:
+    def started(self, *, run: Path, n_cells: int, expected_s: Sequence[tuple[Measure, float]]) -> None:
         """Called once, before the first visit; expected_s: the measure and the expected time of each visit."""
 
     def ended(
-        self, cell: Cell, record: Record, n_visits: int, took_s: float, expected_s: float, detail: str | None
+        self, *, cell: Cell, record: Record, n_visits: int, took_s: float, expected_s: float, detail: str | None
     ) -> None:
         """Called for each record.
 
@@ -27,20 +26,5 @@ class Listener(Protocol):
         side, each is given its share. detail: a traceback or last output, where something went wrong.
         """
 
-    def settled(self, cells: Sequence[Cell], status: str, reason: str, detail: str | None) -> None:
+    def settled(self, *, cells: Sequence[Cell], status: str, reason: str, detail: str | None) -> None:
         """Called once for all cells that the check of their variant gives a status; `ended` follows for each record."""
-
-
-class Quiet:
-    """Tells nobody."""
-
-    def settled(self, cells: Sequence[Cell], status: str, reason: str, detail: str | None) -> None:
-        """Says nothing."""
-
-    def started(self, run: Path, n_cells: int, expected_s: Sequence[tuple[Measure, float]]) -> None:
-        """Says nothing."""
-
-    def ended(
-        self, cell: Cell, record: Record, n_visits: int, took_s: float, expected_s: float, detail: str | None
-    ) -> None:
-        """Says nothing."""

@@ -27,22 +27,12 @@ from typing import Any
 from attnbench.errors import RequestError
 from attnbench.execute import stages
 from attnbench.execute.scratch import Scratch
+from attnbench.out_of_memory import OOM_SIGNS, is_out_of_memory
 from attnbench.registry import describe_error
 
 PRELOAD = ["attnbench.execute.cell", "attnbench.execute.describe"]
 PRELOAD_TRAINING = ["torch._dynamo"]  # the first optimiser of a process imports it, a second that belongs to no visit
 LONGEST_SLEEP_S = 1e5  # poll(2) counts milliseconds in 32 bits
-OOM_SIGNS = (
-    "can't allocate memory",
-    "Cannot allocate memory",
-    "not enough memory",
-    "out of memory",
-    "STATUS_ALLOC_FAILED",
-    "std::bad_alloc",
-    "can't start new thread",
-    "Thread creation failed",
-    "failed to create thread",
-)
 SIGNAL_HINTS: dict[int, str] = {
     signal.SIGKILL: "perhaps out of memory",
     signal.SIGSEGV: "segmentation fault",
@@ -83,7 +73,7 @@ class _Running:
     process: BaseProcess
     answers: Connection
     output: Path
-    started_s: float = field(default_factory=time.perf_counter)
+    started_s: float
     stage: stages.Stage = field(default_factory=lambda: stages.Stage(""))
 
     def left_s(self) -> float | None:
@@ -194,13 +184,6 @@ def _child(answers: Connection, output: str, function: str, arguments: tuple[Any
         answers.close()
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error is a failed allocation, in any of the ways that torch, Python, C++ and the threads say so."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError | OSError) and any(sign in str(error) for sign in OOM_SIGNS)
-
-
 def _traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
@@ -221,19 +204,22 @@ def _leave_after(parent: Any) -> None:
 
 def _outcome(running: _Running) -> Outcome | None:
     """What a process that answered or died has to say; None when it only said what it is at."""
-    alive = running.process.is_alive()  # asked first: what the dead have said is all there to be read
+    alive = running.process.is_alive()  # asked first: what a dead process has written is in the pipe by now
     try:
         while running.answers.poll():
             answer: Outcome | stages.Stage = running.answers.recv()
             if isinstance(answer, Outcome):
                 return answer
             running.stage = answer
-        if alive:
-            return None
     except (EOFError, OSError):
-        pass  # it died while it answered
+        alive = False  # it died while it answered
     except Exception as error:  # an object of a plugin's own, say
         return Outcome("failed", reason=f"its answer cannot be read: {describe_error(error)}")
+    return None if alive else _died(running)
+
+
+def _died(running: _Running) -> Outcome:
+    """What became of a process that ended without an answer."""
     running.process.join(timeout=5)
     code = running.process.exitcode
     output = _tail(running.output)

@@ -22,6 +22,7 @@ SHORTEST_TIMEOUT_S = 10.0  # but a good variant needs so long for an answer on a
 FLOPS_PER_S = {"cpu": 2e10, "cuda": 2e13}  # a guess at one core, and at a GPU; what visits really take corrects it
 START_S = {"cpu": 0.1, "cuda": 2.0}  # the same of what a visit takes before it measures
 COMPILE_S = 20.0  # and of compiling
+GPU_WORKERS = 4  # each process on a GPU keeps some of its memory
 
 
 @dataclass(frozen=True)
@@ -51,29 +52,40 @@ class Plan:
 
     def expected_s(self, cell: Cell, measure: Measure, flops: float | None) -> float:
         """A guess at what one visit takes, from the cost formula."""
-        call_s, start_s = (flops or 1e8) / FLOPS_PER_S[cell.device] / cell.threads, START_S[cell.device]
+        call_s = (flops or 1e8) / FLOPS_PER_S[cell.device] / cell.threads
+        start_s = START_S[cell.device] + (COMPILE_S if cell.compile else 0.0)
         if measure == "memory":
             return start_s + 4 * call_s
         if measure == "accuracy":
             return 1.0 + start_s + self.sweep.train.steps * len(self.sweep.train.lr) * call_s
         timing = self.sweep.timing
-        compile_s = COMPILE_S if cell.compile else 0.0
-        return start_s + compile_s + max(timing.warmup_s, 2 * call_s) + max(timing.max_s, call_s)
+        return start_s + max(timing.warmup_s, 2 * call_s) + max(timing.max_s, call_s)
 
     def n_visits(self, measure: Measure) -> int:
         """Processes for this measure of one cell."""
         return self.sweep.timing.visits if measure == "time" else 1
 
+    def wanted(self, cell: Cell) -> dict[Measure, int]:
+        """How many visits each measure of a cell is to have."""
+        return {measure: self.n_visits(measure) for measure in cell.measures}
+
     def total_s(self, workers: int) -> float:
         """A guess at what all that can run takes, with so many visits side by side where that is allowed."""
         return sum(
-            self.n_visits(measure)
-            * self.expected_s(cell, measure, judged.flops)
-            / (1 if measure == "time" else max(1, workers // cell.threads))
+            self.n_visits(measure) * self.expected_s(cell, measure, judged.flops) / at_once([cell], measure, workers)
             for cell, judged in zip(self.cells, self.judgements, strict=True)
             for measure in cell.measures
             if judged.reason is None
         )
+
+
+def at_once(cells: Sequence[Cell], measure: Measure | None, workers: int) -> int:
+    """How many visits (without a measure: checks) run side by side; one for time, and for memory on a GPU."""
+    on_gpu = any(cell.device != "cpu" for cell in cells)
+    if measure == "time" or (measure == "memory" and on_gpu):
+        return 1
+    threads = max((cell.threads for cell in cells if measure), default=1)
+    return max(1, (min(workers, GPU_WORKERS) if on_gpu else workers) // threads)
 
 
 def make_plan(

@@ -12,6 +12,7 @@ import json
 import math
 import random
 import time
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,30 +20,30 @@ from typing import Any
 
 from attnbench import plugin_files
 from attnbench.cells import Cell
-from attnbench.errors import RequestError
-from attnbench.execute.listener import Listener, Quiet
+from attnbench.errors import RequestError, did_you_mean
+from attnbench.execute.listener import Listener
 from attnbench.execute.local import FreshProcesses, Job, Outcome
-from attnbench.execute.plan import Plan, bounded, make_plan
+from attnbench.execute.plan import Plan, at_once, bounded, make_plan
 from attnbench.measure.machine import environment, usable_cores
-from attnbench.records import AS_ASKED, Record, Run, RunFolder, read_records, visits_left
+from attnbench.records import AS_ASKED, STATUSES, Record, Run, read_records, visits_left
+from attnbench.run_folder import RunFolder
 from attnbench.settings import Measure, size
 from attnbench.sweep import read_toml, wanted_tasks
 
 CHECK_TIMEOUT_S = 60.0  # a sweep's own timeout bounds it when smaller
-GPU_WORKERS = 4  # each process on a GPU keeps some of its memory
 
 
 def run(
     sweep: str | Path,
     *,
     out: str | Path | None = None,
-    overrides: Iterable[str] = (),
+    overrides: str | Iterable[str] = (),
     plugins: plugin_files.Files = (),
     resume: bool = False,
     overwrite: bool = False,
     timeout_s: float | None = None,
     workers: int | None = None,
-    retry: Collection[str] = (),
+    retry: str | Iterable[str] = (),
     fail_fast: bool = False,
     budget_s: float | None = None,
     start_method: str | None = None,
@@ -56,17 +57,39 @@ def run(
     stop at the first cell that goes wrong; budget_s: begin no visit after so many seconds; either leaves the rest
     pending. Raises RequestError before anything runs when the request is wrong.
     """
-    path, overrides = Path(sweep), list(overrides)
+    path, overrides, retry = Path(sweep), listed(overrides), listed(retry)
+    check_request(out=out, resume=resume, overwrite=overwrite, retry=retry)
     tables = read_toml(path, overrides)
     with FreshProcesses(start_method, training=bool(wanted_tasks(tables))) as processes:
         plan = make_plan(processes, path, tables, plugins=plugins, timeout_s=timeout_s)
         folder = _open(plan, out, overrides, resume=resume, overwrite=overwrite)
         try:
             conduct = Conduct(workers or usable_cores(), retry, fail_fast, math.inf if budget_s is None else budget_s)
-            _Work(plan, folder, processes, conduct, listener or Quiet()).do()
+            _Work(plan, folder, processes, conduct, listener or Listener()).do()
         finally:
             folder.close()
     return Run(folder.path)
+
+
+def listed(words: str | Iterable[str]) -> list[str]:
+    """One word, or several, as a list."""
+    return [words] if isinstance(words, str) else list(words)
+
+
+def check_request(*, out: str | Path | None, resume: bool, overwrite: bool, retry: Collection[str]) -> None:
+    """Raise RequestError when these arguments of `run`, named as the command line names them, do not go together."""
+    if resume and overwrite:
+        raise RequestError(["--resume and --overwrite exclude each other"])
+    if resume and out is None:
+        raise RequestError(["--resume goes with --out, the folder of the run to go on with"])
+    if retry and not resume:
+        raise RequestError(["--retry goes with --resume"])
+    known = [status for status in STATUSES if status not in (*AS_ASKED, "pending")]
+    unknown = [status for status in retry if status not in known]
+    if unknown:
+        raise RequestError(
+            f"--retry {status}: not a status to retry{did_you_mean(status, known)}" for status in unknown
+        )
 
 
 def answer(outcome: Outcome) -> Any:
@@ -102,31 +125,23 @@ class _Work:
         self.deadline_s = time.monotonic() + conduct.budget_s
         records, _ = read_records(folder.path)
         self.left = visits_left(records, self._wanted(), conduct.retry)
+        self.refused = {(r["cell"], r["measure"]): r["reason"] for r in records if r["status"] == "unsupported"}
         self.flops = {cell.id: judged.flops for cell, judged in zip(plan.cells, plan.judgements, strict=True)}
 
     def do(self) -> None:
         """Everything that is still to do, in the order: what cannot run, checks, time, memory, accuracy."""
+        self._skip_refused()
         expected_s = [(measure, self._expected_s(cell, measure)) for cell, measure in self._pending()]
-        self.listener.started(self.folder.path, len(self.plan.cells), expected_s)
+        self.listener.started(run=self.folder.path, n_cells=len(self.plan.cells), expected_s=expected_s)
         self._refuse_unsupported()
         self._check()
         for measure in ("time", "memory", "accuracy"):
             pairs = [pair for pair in self._pending() if pair[1] == measure]
-            self._visit(pairs, self._at_once([cell for cell, _ in pairs], measure))
-
-    def _at_once(self, cells: Sequence[Cell], measure: Measure | None = None) -> int:
-        """How many visits (without a measure: checks) run side by side; one for time, and for memory on a GPU."""
-        on_gpu = any(cell.device != "cpu" for cell in cells)
-        if measure == "time" or (measure == "memory" and on_gpu):
-            return 1
-        threads = max((cell.threads for cell in cells if measure), default=1)
-        return max(1, (min(self.workers, GPU_WORKERS) if on_gpu else self.workers) // threads)
+            self._visit(pairs, at_once([cell for cell, _ in pairs], measure, self.workers))
 
     def _wanted(self) -> dict[tuple[str, Measure], int]:
         """How many visits each cell and measure is to have."""
-        return {
-            (cell.id, measure): self.plan.n_visits(measure) for cell in self.plan.cells for measure in cell.measures
-        }
+        return {(cell.id, measure): n for cell in self.plan.cells for measure, n in self.plan.wanted(cell).items()}
 
     def _pending(self) -> list[tuple[Cell, Measure]]:
         """Each visit that is still to be made."""
@@ -136,6 +151,13 @@ class _Work:
             for measure in cell.measures
             for _ in range(self.left[cell.id, measure])
         ]
+
+    def _skip_refused(self) -> None:
+        """What cannot run for the reason that its record gives needs no second one."""
+        for cell, judged in zip(self.plan.cells, self.plan.judgements, strict=True):
+            for measure in cell.measures:
+                if judged.reason and self.refused.get((cell.id, measure)) == judged.reason:
+                    self.left[cell.id, measure] = 0
 
     def _refuse_unsupported(self) -> None:
         for cell, judged in zip(self.plan.cells, self.plan.judgements, strict=True):
@@ -149,13 +171,21 @@ class _Work:
             for part in range(len(cell.parts)):
                 groups.setdefault(_check_key(cell, part), []).append((cell, part))
         jobs = [self._check_job(members) for members in groups.values()]
-        for job, outcome in self.processes.run(jobs, self._at_once(self.plan.cells)):
+        for job, outcome in self.processes.run(jobs, at_once(self.plan.cells, None, self.workers)):
             status, reason = _verdict(outcome)
             if status:
-                self.listener.settled([cell for cell, _ in job.tag], status, reason, outcome.detail)
-            for cell, part in job.tag if status else ():
-                where = f"{cell.parts[part].name}: " if len(cell.parts) > 1 else ""
-                self._settle(cell, status, f"{where}{reason}", outcome)
+                self._settle_all(job.tag, status, reason, outcome)
+            if self.failed:
+                return
+
+    def _settle_all(self, members: Sequence[tuple[Cell, int]], status: str, reason: str, outcome: Outcome) -> None:
+        """Give all cells of a checked part its status; in a stack the reason says which part it is."""
+        (first, part), cells = members[0], [cell for cell, _ in members]
+        if any(len(cell.parts) > 1 for cell in cells):
+            reason = f"{first.parts[part].name}: {reason}"
+        self.listener.settled(cells=cells, status=status, reason=reason, detail=outcome.detail)
+        for cell in cells:
+            self._settle(cell, status, reason, outcome)
 
     def _check_job(self, members: Sequence[tuple[Cell, int]]) -> Job:
         """members: cells, each with the part of its stack that is to be checked, the same for all."""
@@ -166,13 +196,13 @@ class _Work:
         limit_s = bounded(CHECK_TIMEOUT_S, self.plan.timeout_s)
         return Job("attnbench.execute.cell:check", arguments, limit_s, tag=members)
 
-    def _visit(self, pairs: list[tuple[Cell, Measure]], at_once: int) -> None:
+    def _visit(self, pairs: list[tuple[Cell, Measure]], side_by_side: int) -> None:
         jobs = (
             Job("attnbench.execute.cell:visit", (self.plan.order(cell, measure),), self.plan.timeout_s, (cell, measure))
             for cell, measure in _in_rounds(pairs)
             if self.left[cell.id, measure] and not self._over  # an earlier visit may have gone wrong
         )
-        for job, outcome in self.processes.run(jobs, at_once):
+        for job, outcome in self.processes.run(jobs, side_by_side):
             cell, measure = job.tag
             if self.failed:
                 return  # visits side by side with the one that went wrong stay pending
@@ -193,7 +223,14 @@ class _Work:
         n_visits = before - self.left[cell.id, measure]
         self.failed = self.failed or (self.fail_fast and fields["status"] not in AS_ASKED)
         took_s, detail = (outcome.seconds * self._share(cell, measure), outcome.detail) if outcome else (0.0, None)
-        self.listener.ended(cell, record, n_visits, took_s, n_visits * self._expected_s(cell, measure), detail)
+        self.listener.ended(
+            cell=cell,
+            record=record,
+            n_visits=n_visits,
+            took_s=took_s,
+            expected_s=n_visits * self._expected_s(cell, measure),
+            detail=detail,
+        )
 
     @property
     def _over(self) -> bool:
@@ -205,7 +242,7 @@ class _Work:
 
     def _share(self, cell: Cell, measure: Measure) -> float:
         """The part of a visit's duration by which it delays the run."""
-        return 1.0 / self._at_once([cell], measure)
+        return 1.0 / at_once([cell], measure, self.workers)
 
 
 def _check_key(cell: Cell, part: int) -> str:
@@ -215,18 +252,14 @@ def _check_key(cell: Cell, part: int) -> str:
 
 
 def _in_rounds(pairs: list[tuple[Cell, Measure]]) -> Iterator[tuple[Cell, Measure]]:
-    """All cells once in shuffled order, then again, so that no drift of the machine meets one variant only."""
-    for _, round_ in itertools.groupby(sorted(_numbered(pairs), key=lambda item: item[0]), key=lambda item: item[0]):
-        members = [pair for _, pair in round_]
-        random.Random(0).shuffle(members)
-        yield from members
-
-
-def _numbered(pairs: list[tuple[Cell, Measure]]) -> Iterator[tuple[int, tuple[Cell, Measure]]]:
-    seen: dict[tuple[str, Measure], int] = {}
+    """All cells once, then again, each time in another order, so that no drift meets one variant only."""
+    order, rounds, made = random.Random(0), defaultdict[int, list[tuple[Cell, Measure]]](list), Counter[str]()
     for cell, measure in pairs:
-        seen[cell.id, measure] = seen.get((cell.id, measure), 0) + 1
-        yield seen[cell.id, measure], (cell, measure)
+        rounds[made[cell.id]].append((cell, measure))
+        made[cell.id] += 1
+    for members in rounds.values():
+        order.shuffle(members)
+        yield from members
 
 
 def _verdict(outcome: Outcome) -> tuple[str, str]:
@@ -265,7 +298,9 @@ def _open(plan: Plan, out: str | Path | None, overrides: list[str], *, resume: b
         facts: dict[str, Any] = {"baseline": plan.baseline, "question": sweep.question, "overrides": overrides}
         facts |= {"timing": sweep.timing.model_dump(), "train": sweep.train.model_dump()}
         machine = environment() | {"gpu": plan.catalogue.devices.get("cuda")}
-        folder.begin(text, (cell.row() for cell in plan.cells), facts | machine, sources)
+        folder.begin(
+            text, (cell.row() | {"wanted": plan.wanted(cell)} for cell in plan.cells), facts | machine, sources
+        )
     except BaseException:
         folder.close()
         raise

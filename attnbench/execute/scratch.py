@@ -10,7 +10,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-PREFIX = "attnbench-"
+PREFIX = "attnbench-scratch-"
+LOCK = ".scratch-lock"  # no other folder of ours has a file of this name
 SETTLED_S = 60.0  # a younger folder may be one whose owner has not locked it yet
 
 
@@ -20,7 +21,7 @@ class Scratch:
     def __init__(self) -> None:
         _sweep(Path(tempfile.gettempdir()))
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._lock = FileLock(self.path / ".lock")
+        self._lock = FileLock(self.path / LOCK)
         self._lock.acquire(timeout=0)
 
     def remove(self) -> None:
@@ -33,6 +34,6 @@ def _sweep(home: Path) -> None:
     """Remove the folders of owners that are gone."""
     for folder in home.glob(f"{PREFIX}*"):
         with suppress(OSError, Timeout):  # in use, somebody else's, or gone by now
-            if (folder / ".lock").is_file() and time.time() - folder.stat().st_mtime > SETTLED_S:
-                with FileLock(folder / ".lock", timeout=0):
+            if (folder / LOCK).is_file() and time.time() - folder.stat().st_mtime > SETTLED_S:
+                with FileLock(folder / LOCK, timeout=0):
                     shutil.rmtree(folder, ignore_errors=True)

@@ -25,7 +25,7 @@ def listen(tell: Callable[[Stage], None]) -> None:
 
 
 def at(words: str) -> None:
-    """Say what this process begins with now; to nobody, where nobody listens."""
+    """Say what this process begins with now, nothing worth a name with ""; to nobody, where nobody listens."""
     for tell in _listeners:
         tell(Stage(words))
 

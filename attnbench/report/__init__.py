@@ -10,9 +10,10 @@ from typing import Any
 from pandas import DataFrame
 
 from attnbench.errors import RequestError
-from attnbench.records import COLUMNS, Run, RunFolder, read, run_names
+from attnbench.records import COLUMNS, Run, read, run_names
 from attnbench.report import html, plots, settings, tables, writers
 from attnbench.report.figures import pictures
+from attnbench.run_folder import RunFolder
 
 PAGE = "report.html"
 
