@@ -42,7 +42,8 @@ def test_no_character_stops_a_command(tmp_path, environment):
         assert b"Error" not in done.stderr
     done = attnbench(tmp_path, "run", "größe ≈ 4.toml", **environment)
     assert done.returncode == 2
-    assert done.stderr.startswith(b"error: gr") and done.stderr.isascii()
+    assert done.stderr.startswith(b"error: gr")
+    assert done.stderr.isascii()
     assert len(done.stderr.splitlines()) == 1
 
 
