@@ -179,7 +179,7 @@ def show_facts(facts: dict[str, Any], as_json: bool) -> None:
         if isinstance(value, dict):
             print(f"{key}:")
             for name, text in value.items():
-                print(f"  {name}: {'supported' if key == 'roles' and text is None else text}")
+                print(f"  {name}: {'supported' if key in ('roles', 'devices') and text is None else text}")
         elif value is not None:
             print(f"{key}: {value}")
 

@@ -53,6 +53,11 @@ class Certificate:
         return tuple(result for result in self.results if result.status in ("broken", "error"))
 
     @property
+    def untried(self) -> tuple[Result, ...]:
+        """One result for each role in which nothing could be tried, with the reason."""
+        return tuple(result for result in self.results if (result.name, result.status) == ("shape", "not applicable"))
+
+    @property
     def ok(self) -> bool:
         """Whether no promise is broken and at least one is kept; a variant that serves no role is not ok."""
         return not self.broken and any(result.status == "kept" for result in self.results)
@@ -93,16 +98,17 @@ def certify(
     n_heads: int = 2,
     d_head: int = 4,
     avoid: Iterable[int] = (),
+    layer: int = 0,
 ) -> Certificate:
     """Try every promise in every role (all three unless given) that the variant does not refuse.
 
-    avoid: lengths not to try.
+    avoid: lengths not to try. layer: which of a model's layers the variant is told to be.
     A faulty variant is a result, never an exception. Raises TypeError when cls is no Mixer subclass, and ValueError
     for an unknown role or dtype. Leaves torch's generators as they were.
     """
     roles = tuple(ROLES if roles is None else roles)
     _check_request(cls, roles, dtype)
-    place = (dtype, device, n_heads, d_head, frozenset(avoid))
+    place = (dtype, device, n_heads, d_head, frozenset(avoid), layer)
     subjects = [Subject(cls, dict(options or {}), role, *place) for role in roles]
     n_gpus = torch.cuda.device_count() if device.startswith("cuda") else 0
     with torch.random.fork_rng(devices=range(n_gpus)), torch.enable_grad():

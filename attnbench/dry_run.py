@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attnbench.progress import duration, title
+from attnbench.settings import size
 from attnbench.wording import shown, toml_key
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ def show(plan: Plan, changes: Sequence[str], workers: int) -> None:
         tables.setdefault(head, []).append(i)
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     for head, members in tables.items():
-        print(f"\n{len(members)} cells{f': {head}' if head else ''}")
+        print(f"\n{_counted(members)}{f': {head}' if head else ''}")
         console.print(_table(plan, rows, members), markup=False)
-    print(f"{len(plan.cells)} cells, about {duration(plan.total_s(workers))}; nothing was run")
+    print(f"{_counted(plan.cells)}, about {duration(plan.total_s(workers))}; nothing was run")
 
 
 def changes(before: Any, after: Any, path: str = "") -> Iterator[str]:
@@ -78,7 +79,7 @@ def _shared(plan: Plan, row: Mapping[str, Any], varying: Sequence[str]) -> Itera
     sweep = plan.sweep
     yield f"  baseline = {plan.baseline}"
     yield f"  timeout = {plan.timeout_s:g} s"
-    yield f"  memory_limit = {sweep.memory_limit or 'none'}"
+    yield f"  memory_limit = {size(sweep.memory_limit) if sweep.memory_limit else 'none'}"
     for name in ("timing", "train"):
         yield f"  {name}: {', '.join(f'{key} {value}' for key, value in getattr(sweep, name))}"
 
@@ -99,6 +100,10 @@ def _table(plan: Plan, rows: Sequence[Mapping[str, Any]], members: Sequence[int]
         values = [_text(rows[i][key]) for key in ("cell", "label", *columns)]
         table.add_row(*values, f"unsupported: {reason}" if reason else "")
     return table
+
+
+def _counted(cells: Sequence[object]) -> str:
+    return f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
 
 
 def _text(value: Any) -> str:

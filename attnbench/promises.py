@@ -17,7 +17,6 @@ from attnbench.mixer import Attention, Mask, Mixer
 from attnbench.subject import (
     LENGTHS,
     MAX_T,
-    N_KEYS,
     BrokenError,
     Inputs,
     NotApplicableError,
@@ -92,8 +91,9 @@ def any_length(subject: Subject) -> None:
     for T in subject.lengths(*LENGTHS):
         _run_at(subject, mixer, subject.inputs(2, T))
     if subject.role == "cross":
-        for S in (S for S in LENGTHS if subject.reason(7, S) is None):
-            _run_at(subject, mixer, subject.inputs(2, 7, S))
+        T = subject.lengths(7, *reversed(LENGTHS))[0]
+        for S in (S for S in dict.fromkeys(map(subject.free, LENGTHS)) if subject.reason(T, S) is None):
+            _run_at(subject, mixer, subject.inputs(2, T, S))
 
 
 def finite(subject: Subject) -> None:
@@ -184,10 +184,11 @@ def aligned_bottom_right(subject: Subject) -> None:
     """A causal attention with T < S gives what the last T of S queries get: the last one sees the last key."""
     needs_causal(subject)
     mixer = needs_attention(subject.build())
-    sizes = [(T, S) for S in subject.lengths(7, 70) for T in (1, 2, 66) if T < S]
+    few = dict.fromkeys(map(subject.free, (1, 2, 66)))
+    sizes = [(T, S) for S in subject.lengths(7, 70) for T in few if T < S]
     taken = [(T, S) for T, S in sizes if subject.reason(T, S) is None]
     if not taken:
-        raise NotApplicableError(subject.reason(*sizes[0]))
+        raise NotApplicableError(subject.reason(*sizes[0]) if sizes else "no two lengths to try")
     for T, S in taken:
         inputs = subject.inputs(2, S)
         with torch.no_grad(), subject.at(inputs):
@@ -218,14 +219,17 @@ def decoding(subject: Subject) -> None:
     """`prefill` (of nothing too) and `step` up to max_T equal the whole pass; a state can be stepped twice."""
     totals = subject.lengths(6, 70, MAX_T, phase="decode")
     mixer = subject.build()
-    for T0, T in ((0, 6), (1, 6), (60, 70), (MAX_T - 7, MAX_T)):
-        if T in totals and subject.reason(max(T0, 1), phase="prefill") is None:
-            inputs = subject.inputs(2, T)
-            with torch.no_grad(), subject.at(inputs, f"prefill of {T0}"):
-                subject.same(
-                    _decoded(subject, mixer, inputs, T0), run(mixer, inputs), "decoding differs from the whole pass"
-                )
-                _check_masked_decoding(subject, mixer, inputs, T0)
+    prompts = [(0, totals[0]), *((subject.free(T0), T) for T in totals for T0 in ([1] if T < 60 else [T - 7]))]
+    taken = [(T0, T) for T0, T in prompts if T0 < T and subject.reason(T0 or subject.free(1), phase="prefill") is None]
+    if not taken:
+        raise NotApplicableError(subject.reason(prompts[-1][0], phase="prefill") or "no prompt to try")
+    for T0, T in taken:
+        inputs = subject.inputs(2, T)
+        with torch.no_grad(), subject.at(inputs, f"prefill of {T0}"):
+            subject.same(
+                _decoded(subject, mixer, inputs, T0), run(mixer, inputs), "decoding differs from the whole pass"
+            )
+            _check_masked_decoding(subject, mixer, inputs, T0)
 
 
 def _run_at(subject: Subject, mixer: Mixer, inputs: Inputs) -> None:
@@ -239,8 +243,10 @@ def _named(slopes: list[Tensor]) -> dict[str, Tensor]:
 
 def _masked_sizes(subject: Subject, mask: Mask) -> list[tuple[int, int]]:
     """The (T, S) at which the variant takes such a mask."""
-    sizes = [(8 if subject.role == "cross" else S, S) for S in MASKED_LENGTHS]
-    return [(T, S) for T, S in sizes if subject.reason(T, S, mask=mask) is None]
+    if subject.role != "cross":
+        return [(T, T) for T in subject.taken(*MASKED_LENGTHS, mask=mask) or subject.taken(subject.max_T, mask=mask)]
+    T = subject.lengths(8, *reversed(LENGTHS))[0]
+    return [(T, S) for S in map(subject.free, MASKED_LENGTHS) if subject.reason(T, S, mask=mask) is None]
 
 
 def _masks(subject: Subject) -> list[Mask]:
@@ -301,7 +307,7 @@ def _check_masked_decoding(subject: Subject, mixer: Mixer, inputs: Inputs, T0: i
     mask: Mask = "right" if subject.role == "cross" else "any"
     if subject.reason(T, mask=mask, phase="decode") is not None or (mask == "any" and T0 < 2):
         return
-    hidden = right_mask(subject, N_KEYS)[1:3] if mask == "right" else any_mask(subject, T0)[1:3]
+    hidden = right_mask(subject, subject.n_keys)[1:3] if mask == "right" else any_mask(subject, T0)[1:3]
     whole = hidden if mask == "right" else torch.cat((hidden, hidden.new_ones(2, T - T0)), dim=1)
     real = real_queries(subject, whole, T)
     decoded = _decoded(subject, mixer, inputs, T0, hidden)

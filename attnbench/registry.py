@@ -25,6 +25,7 @@ from attnbench.errors import RequestError, did_you_mean
 
 VARIANTS = "attnbench.variants"
 TASKS = "attnbench.tasks"
+_WORD = r"\w[\w.-]*"  # what a name may be; a + stands between the parts of a stack
 _MACHINERY = ("<frozen importlib", importlib.__file__, __file__)
 
 
@@ -44,11 +45,13 @@ class PluginError(RequestError):
 def installed(group: str) -> dict[str, Source]:
     """Everything that installed packages offer in a group, by name; imports none of it.
 
-    Raises RequestError when two packages claim one name.
+    Raises RequestError when two packages claim one name, and for a name that is no word.
     """
     found: dict[str, Source] = {}
     for point in sorted(entry_points(group=group), key=lambda point: (point.name, point.value)):
         origin = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
+        if not re.fullmatch(_WORD, point.name):
+            raise RequestError([f'{origin}: entry point "{point.name}": expected a word like "block_mean"'])
         add(found, Source(point.name, point.value, origin))
     return found
 
@@ -123,7 +126,7 @@ def _check_names(classes: list[type], file: str | Path) -> None:
     for cls in classes:
         own = cls.__dict__.get("name")
         given = own is not None and not hasattr(own, "__get__")  # a property or a method is no name, and no mistake
-        if given and not (isinstance(own, str) and re.fullmatch(r"\w[\w.+-]*", own)):
+        if given and not (isinstance(own, str) and re.fullmatch(_WORD, own)):
             raise PluginError([f'plugin {file}: {cls.__name__}.name: expected a word like "block_mean", got {own!r}'])
 
 

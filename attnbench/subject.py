@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from attnbench.registry import describe_error
 
 MAX_T = 130  # past two chunks of 64 and one of 128, and no multiple of either
 LENGTHS = (1, 2, 3, 7, 16, 17, 33, 63, 64, 65, 128, MAX_T)
-N_KEYS = 11  # S of a context, unless a promise needs another
+LONGER = (192, 256)  # for a variant that takes none of those; every cut of 512 would need gigabytes
+N_KEYS = 11  # S of a context, unless a promise needs another or somebody measures it
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class Subject:
     """One variant in one role. dtype is a key of PRECISIONS; d_model is n_heads · d_head.
 
     avoid: lengths that are not tried, because somebody measures them: what happens there is for that cell to say.
+    Others are tried in their place. layer: which of a model's layers the mixer is told to be.
     """
 
     variant: type[Mixer]
@@ -101,6 +104,7 @@ class Subject:
     n_heads: int = 2
     d_head: int = 4
     avoid: frozenset[int] = frozenset()
+    layer: int = 0
 
     @property
     def precision(self) -> Precision:
@@ -109,16 +113,18 @@ class Subject:
 
     def spec(self, max_T: int = MAX_T) -> Spec:
         """The place that a mixer is built for."""
-        return Spec(self.n_heads * self.d_head, self.n_heads, max_T, self.role)
+        return Spec(self.n_heads * self.d_head, self.n_heads, max_T, self.role, self.layer)
 
-    def build(self, seed: int = 0, max_T: int = MAX_T) -> Mixer:
-        """A mixer for lengths up to max_T, in eval mode. Raises NotApplicableError where the variant takes no length.
+    def build(self, seed: int = 0, max_T: int | None = None) -> Mixer:
+        """A mixer for lengths up to max_T (the subject's unless given), in eval mode.
+
+        Raises NotApplicableError where the variant takes no length.
 
         Parameters are moved a little: a promise holds for a trained mixer too, and an output projection that starts
         at zero would hide every fault behind it. torch's generator is left as it was.
         """
         self.lengths(*LENGTHS)
-        spec = self.spec(max_T)
+        spec = self.spec(max_T or self.max_T)
         with torch.random.fork_rng(devices=()), blaming(f"{self.variant.__name__}({spec})"):
             torch.manual_seed(seed)
             mixer = blame.built(self.variant, spec, **self.options)
@@ -134,9 +140,9 @@ class Subject:
         drawn = torch.randn(size, generator=generator, dtype=torch.float64)
         return drawn.to(self.device, self.precision.dtype)
 
-    def inputs(self, B: int, T: int, S: int = N_KEYS) -> Inputs:
-        """Random x (B, T, d_model) and, in the cross role, context (B, S, d_model)."""
-        d_model = self.n_heads * self.d_head
+    def inputs(self, B: int, T: int, S: int | None = None) -> Inputs:
+        """Random x (B, T, d_model) and, in the cross role, context (B, S, d_model); S is n_keys unless given."""
+        d_model, S = self.n_heads * self.d_head, S or self.n_keys
         return Inputs(self.noise(B, T, d_model), self.noise(B, S, d_model, seed=1) if self.role == "cross" else None)
 
     def shove(self, x: Tensor, where: Tensor) -> Tensor:
@@ -144,20 +150,42 @@ class Subject:
         return x + self.precision.shove * self.noise(*x.shape, seed=2) * where[..., None]
 
     def reason(self, T: int, S: int | None = None, *, mask: Mask = "none", phase: str = "forward") -> str | None:
-        """Why the variant cannot serve this use; S is T, or N_KEYS in the cross role, unless given."""
-        S = S or (N_KEYS if self.role == "cross" else T)
+        """Why the variant cannot serve this use; S is T, or n_keys in the cross role, unless given."""
+        S = S or (self.n_keys if self.role == "cross" else T)
         if not self.avoid.isdisjoint((T, S)):
             return "a length that is measured by itself"
         use = Use(T, S, device=self.device, dtype=self.dtype, mask=mask, phase=phase)
         return self.variant.unsupported(self.spec(max(MAX_T, T, S)), use, **self.options)
 
+    def taken(self, *wanted: int, mask: Mask = "none", phase: str = "forward") -> list[int]:
+        """Those of the lengths that the variant takes; for an avoided one, the next longer one that it takes."""
+        found = []
+        for T in wanted:
+            places = range(T, MAX_T + 1) if T in self.avoid else [T]
+            found += [n for n in places if self.reason(n, mask=mask, phase=phase) is None][:1]
+        return list(dict.fromkeys(found))
+
     def lengths(self, *wanted: int, mask: Mask = "none", phase: str = "forward") -> list[int]:
-        """The lengths that the variant takes. Raises NotApplicableError with its reason when it takes none."""
-        reasons = {T: self.reason(T, mask=mask, phase=phase) for T in wanted}
-        taken = [T for T, reason in reasons.items() if reason is None]
-        if not taken:
-            raise NotApplicableError(next(iter(reasons.values())))
-        return taken
+        """`taken`, or else max_T. Raises NotApplicableError with the variant's reason when it takes neither."""
+        for lengths in (wanted, [self.max_T]):
+            if found := self.taken(*lengths, mask=mask, phase=phase):
+                return found
+        raise NotApplicableError(self.reason(wanted[0], mask=mask, phase=phase))
+
+    @cached_property
+    def max_T(self) -> int:
+        """What mixers are built for: MAX_T, or the first of LONGER that a variant takes which takes none of LENGTHS."""
+        longer = [] if self.taken(*LENGTHS) else self.taken(*LONGER)
+        return longer[0] if longer else MAX_T
+
+    @cached_property
+    def n_keys(self) -> int:
+        """S of a context: N_KEYS, or the next one that nobody measures."""
+        return self.free(N_KEYS)
+
+    def free(self, n: int) -> int:
+        """The nearest length that nobody measures, a longer one up to MAX_T before a shorter one; n where all are."""
+        return next((m for m in (*range(n, MAX_T + 1), *range(n, 0, -1)) if m not in self.avoid), n)
 
     @property
     def T(self) -> int:
@@ -171,6 +199,7 @@ class Subject:
         if inputs.context is not None:
             sizes += f", context {tuple(inputs.context.shape)}"
         options = "".join(f", {name} = {value!r}" for name, value in self.options.items() if value is not None)
+        options += f", layer {self.layer}" if self.layer else ""
         with blaming(f"{sizes}, {self.dtype}{options}{note and ', ' + note}"):
             yield
 

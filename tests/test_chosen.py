@@ -127,6 +127,16 @@ def test_a_ratio_is_one_point_over_another_and_its_baseline_is_the_line_of_one()
     assert series(by_width)["d_model = 16"] == [[64, 1], [128, 1]]
 
 
+@pytest.mark.parametrize("several", ["a", "base"])
+def test_a_ratio_to_or_of_a_median_of_several_cells_has_no_interval(several):
+    rows = [timed(label, T, 8, float(T)) for label in ("a", "base") for T in (64, 128)]
+    both = chosen.figure(frame(rows), x="T", y="time_s", ratio_to="base")
+    assert len(both.axes[0].collections[0].get_segments()) == 2
+    rows += [timed(several, 128, 8, 130.0, seed=1)]
+    one = chosen.figure(frame(rows), x="T", y="time_s", ratio_to="base")
+    assert len(one.axes[0].collections[0].get_segments()) == 1
+
+
 def test_values_of_zero_and_less_are_drawn_on_a_linear_axis():
     rows = [timed("a", T, 8, 1.0, state_bytes=value) for T, value in ((64, 0), (128, 2048), (256, -1024))]
     figure = chosen.figure(frame(rows), x="T", y="state_bytes")
@@ -152,6 +162,26 @@ def test_a_cell_without_a_place_on_the_axis_is_counted():
 def test_a_category_that_is_missing_has_a_line_of_its_own():
     rows = [timed("a", 64, 8, 1.0, task="distance"), timed("a", 64, 8, 2.0, task=None)]
     assert legend(chosen.figure(frame(rows), x="T", y="time_s", hue="task")) == ["distance", "–"]
+
+
+def test_a_selection_without_any_value_of_the_hue_is_one_line_called_as_in_the_whole_run():
+    assert legend(chosen.figure(run_frame(), x="T", y="time_s", hue="task", where="d_model == 64")) == ["–"]
+    assert legend(chosen.figure(run_frame(), x="T", y="time_s", hue="n_layers")) == ["n_layers = –"]
+    assert legend(chosen.figure(run_frame(), x="T", y="time_s", hue="backend")) == ["–"]
+
+
+@given(
+    hues=st.lists(st.sampled_from(["efficient", 1, 2.5, True, None]), min_size=1, max_size=6),
+    kept=st.integers(1, 6),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_selection_changes_the_name_and_the_look_of_no_line(hues, kept):
+    data = frame([timed("a", 64, 8, 1.0, seed=i, backend=hue) for i, hue in enumerate(hues)])
+    whole = chosen.figure(data, x="T", y="time_s", hue="backend")
+    part = chosen.figure(data, x="T", y="time_s", hue="backend", where=f"seed < {kept}")
+    looks_of_all = {handle.get_label(): look_of(handle) for handle in whole.legends[0].legend_handles}
+    looks_of_part = {handle.get_label(): look_of(handle) for handle in part.legends[0].legend_handles}
+    assert looks_of_part.items() <= looks_of_all.items()
 
 
 def test_a_variant_looks_as_it_does_in_the_report_also_when_another_is_left_out():

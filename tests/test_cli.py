@@ -126,13 +126,15 @@ def test_dry_run_says_what_overrides_did_and_which_points_are_the_same(tmp_path)
     assert done.returncode == 0, done.stderr
     assert "override: grid[0].T: [8, 12] -> 20" in done.stdout
     assert "note: 1 point has the effective settings of an earlier one" in done.stdout
-    assert "1 cells, about" in done.stdout
+    assert "1 cell, about" in done.stdout
+    assert "1 cells" not in done.stdout
 
 
 def test_dry_run_has_a_table_for_each_kind_of_cell(tmp_path):
     grids = '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 12]\nphase = ["forward", "decode"]\n'
-    done = attnbench("run", write_sweep(tmp_path, grids), "--dry-run")
+    done = attnbench("run", write_sweep(tmp_path, grids, 'memory_limit = "1.5GiB"'), "--dry-run")
     assert "4 cells: phase = forward" in done.stdout
+    assert "memory_limit = 1536 MiB" in done.stdout
     assert "4 cells: phase = decode" in done.stdout
 
 
@@ -232,6 +234,7 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path):
         ("ignores_key_mask", "key_mask_honoured"),
         ("wrong_normaliser", "weights_sum_to_one"),
         ("wrong_dtype", "dtype"),
+        ("leaks_late", "causal_values"),
     ],
 )
 def test_check_names_the_broken_promise_of_a_faulty_plugin(fault, promise):

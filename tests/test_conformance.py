@@ -11,13 +11,15 @@ from pathlib import Path
 import mutants
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mutants import BREAKS, Exact, Recurrent
 
 import attnbench
 from attnbench import causality, promises
 from attnbench.conformance import ROLES, NonConformant, certify, check_variant
 from attnbench.registry import describe_error, file_sources, load
-from attnbench.subject import PRECISIONS, BrokenError, NotApplicableError, Subject
+from attnbench.subject import LENGTHS, MAX_T, N_KEYS, PRECISIONS, BrokenError, NotApplicableError, Subject
 
 SUPPORTED = [(Exact, role) for role in ROLES] + [(Recurrent, "causal"), (Recurrent, "bidirectional")]
 BUILT_IN = {p.name: p for p in distribution("attnbench").entry_points if p.group == "attnbench.variants"}
@@ -104,6 +106,37 @@ def test_a_variant_that_takes_few_lengths_is_held_to_its_promises_at_those(multi
     assert broken_names(leaky) == {"causal_gradients"}
     kept = {result.name for result in good.results if result.status == "kept"}
     assert kept >= {"shape", "finite", "causal_values", "causal_gradients", "rows_independent"}
+
+
+MEASURED = {*LENGTHS, 5, 6, 8, 9, N_KEYS, 60, 66, 70}  # every length that a promise likes
+
+
+@pytest.mark.parametrize(("cls", "role"), SUPPORTED)
+def test_no_promise_is_left_out_for_lengths_that_a_sweep_measures(cls, role):
+    usual, moved = (certify(cls, roles=[role], avoid=avoid) for avoid in ((), MEASURED))
+    assert [(r.name, r.status) for r in moved.results] == [(r.name, r.status) for r in usual.results]
+
+
+@pytest.mark.parametrize(("cls", "role", "names"), [given for given in BREAKS if given[1] == "cross"])
+def test_a_fault_is_found_at_other_lengths_than_those_that_a_sweep_measures(cls, role, names):
+    assert broken_names(certify(cls, roles=[role], avoid=MEASURED)) == names
+
+
+@given(avoid=st.sets(st.integers(1, MAX_T), max_size=MAX_T))
+@settings(max_examples=50, deadline=None)
+def test_no_length_that_is_tried_is_avoided_while_there_is_another(avoid):
+    subject = Subject(Exact, {}, "cross", avoid=frozenset(avoid))
+    found = subject.taken(*LENGTHS)
+    assert avoid.isdisjoint(found)
+    assert bool(found) == (subject.n_keys not in avoid) == (len(avoid) < MAX_T)
+
+
+def test_a_fault_of_the_second_layer_is_found_there_and_named():
+    late = plugin("leaks_late")
+    assert certify(late, roles=["causal"]).ok
+    broken = certify(late, roles=["causal"], layer=1).broken
+    assert {result.name for result in broken} == {"causal_values", "causal_gradients", "decoding"}
+    assert all("layer 1" in result.detail for result in broken)
 
 
 def test_every_promise_has_a_mutant_and_every_mutant_is_tried():

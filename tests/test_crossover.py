@@ -134,6 +134,12 @@ def test_noise_is_what_lies_between_no_two_sides():
     assert noise(side).astype(int).tolist() == [[0, 0, 0, 1], [0, 1, 1, 1], [0, 0, 1, 0]]
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_missing_cell_ends_what_lies_between_two_sides(axis):
+    found = noise(np.expand_dims(np.array([1, 0, np.nan, 0, -1, 0, 1]), axis))
+    assert found.ravel().tolist() == [False, True, False, True, False, False, False]
+
+
 def test_a_single_size_has_its_ratio():
     (found,) = crossovers(points(frame([timed("a", 64, 8, 2.0), timed("b", 64, 8, 0.5)]), TIME), "a")
     assert (found.ratio, found.side, found.n_sizes) == (0.25, "below", 1)

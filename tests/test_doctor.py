@@ -10,6 +10,7 @@ import pytest
 from attnbench import commands, registry
 from attnbench.execute import doctor
 from attnbench.execute.abilities import abilities
+from attnbench.execute.describe import profile
 from attnbench.execute.local import FreshProcesses
 from attnbench.registry import Source
 
@@ -104,6 +105,13 @@ def test_a_reason_stands_for_all_that_a_variant_cannot_do(found):
 def test_a_role_that_only_another_device_serves_is_served(found):
     assert found["only_gpu"]["roles"]["causal"] is None
     assert found["only_gpu"]["devices"] == {"cpu": "cuda only", "cuda": None}
+
+
+def test_one_variant_alone_has_the_roles_that_the_table_of_all_gives_it(found, tmp_path):
+    sources = {source.name: source for source in registry.file_sources(tmp_path / "mine.py")}
+    for name, row in found.items():
+        alone = profile(name, sources)
+        assert (alone["roles"], alone["devices"]) == (row["roles"], row["devices"])
 
 
 def test_the_table_shows_kinds_of_masks_and_every_reason_once(found, capsys):

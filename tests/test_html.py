@@ -45,7 +45,7 @@ class Page(HTMLParser):
 
 
 def report(run_dir, whole, **more):
-    asked = {"question": "Which is faster?", "baseline": "fused", "environment": {}} | more
+    asked = {"question": "Which is faster?", "baseline": "fused", "environments": {"": {}}} | more
     return write(run_dir, whole, **asked)
 
 
@@ -64,11 +64,13 @@ def whole_run(tmp_path_factory):
     report(
         folder,
         run_frame(),
-        environment={
-            "torch": "2.13.0",
-            "cpu": {"cores": 2, "flags": ["avx2", "fma"]},
-            "overrides": [],
-            "train": {"steps": 5},
+        environments={
+            "": {
+                "torch": "2.13.0",
+                "cpu": {"cores": 2, "flags": ["avx2", "fma"]},
+                "overrides": [],
+                "train": {"steps": 5},
+            }
         },
     )
     return folder
@@ -210,7 +212,7 @@ def test_names_cannot_run_in_the_page(tmp_path):
     rows = [timed(name, T, 8, 1e-3, phase=NASTY) for name in ("fused", NASTY) for T in (64, 128)]
     rows.append(failed("fused", 256, 8, "failed", phase=NASTY, reason=NASTY))
     rows += [row | {"task": NASTY} for row in scores([NASTY], sizes=[32], widths=[32], seeds=[0])]
-    path = report(tmp_path, frame(rows), question=NASTY, environment={NASTY: NASTY})
+    path = report(tmp_path, frame(rows), question=NASTY, environments={"": {NASTY: NASTY}})
     page = read(path)
     assert "script" not in page.tags
     assert NASTY in page.words

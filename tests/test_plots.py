@@ -212,6 +212,26 @@ def test_one_width_has_its_crossing_as_an_upright_line():
     assert 2.0 ** np.array(upright) == pytest.approx([200])
 
 
+def test_one_length_has_its_crossing_as_a_level_line():
+    axes = plane(lambda T, d: d / 50, T=(64,))
+    level = [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == "-"]
+    assert 2.0 ** np.array(level) == pytest.approx([50])
+    assert legend_of(axes)[1] == "same time as base, interpolated"
+
+
+def legend_of(axes):
+    return [text.get_text() for text in axes.figure.legends[0].get_texts()]
+
+
+@pytest.mark.parametrize("T", [(64, 128, 256), (64,)])
+def test_the_legend_says_met_where_a_line_is_drawn_and_nowhere_else(T):
+    """Widths that differ to both sides, with a row of no values between them in the plane."""
+    axes = plane(lambda T, d: {32: 2.0, 64: NAN, 128: 0.5}[d], T=T)
+    met = legend_of(axes)[1] == "same time as base, interpolated"
+    lines = [line for line in axes.lines if line.get_linestyle() == "-"]
+    assert met == (len(lines) + len(contour(axes)) > 0) == (T == (64,))
+
+
 def test_the_line_of_equal_sizes_is_in_every_plane():
     axes = plane(lambda T, d: 2.0)
     (line,) = axes.lines
@@ -325,7 +345,7 @@ backend = matplotlib.rcParams._get("backend")
 from attnbench.report import write
 assert "torch" not in sys.modules
 from frames import frame, timed
-write(pathlib.Path(sys.argv[1]), frame([timed("x", 64, 8, 1.0)]), question="", baseline="x", environment={})
+write(pathlib.Path(sys.argv[1]), frame([timed("x", 64, 8, 1.0)]), question="", baseline="x", environments={})
 assert matplotlib.rcParams._get("backend") == backend, backend
 assert not {"matplotlib.pyplot", "tkinter", "torch"} & set(sys.modules)
 print(backend)

@@ -73,10 +73,18 @@ def test_a_class_may_name_itself_and_its_subclasses_do_not_inherit_that():
     assert registry.variant_name(type("Other", (), {"name": property(str)})) == "other"
 
 
-@pytest.mark.parametrize("given", ['""', '"a/b"', "3", '"two words"', '"line\\n"', '"-x"', "[]"])
+@pytest.mark.parametrize("given", ['""', '"a/b"', '"window+linear"', "3", '"two words"', '"line\\n"', '"-x"', "[]"])
 def test_a_name_that_no_sweep_could_use_is_refused_in_one_line(tmp_path, given):
     path = write(tmp_path, "mine.py", MINE.replace('"mine"', given))
     assert told(path) == f'plugin {path}: BlockMean.name: expected a word like "block_mean", got {eval(given)!r}'
+
+
+def test_an_entry_point_that_is_called_like_a_stack_is_refused_in_one_line(tmp_path, monkeypatch):
+    install(tmp_path, "fakepack", **{"window+linear": "fakepack:Mine"})
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RequestError) as caught:
+        registry.installed(registry.VARIANTS)
+    assert caught.value.mistakes == ['fakepack 1.0: entry point "window+linear": expected a word like "block_mean"']
 
 
 def test_a_file_offers_the_mixers_that_it_defines_itself(tmp_path):

@@ -90,6 +90,27 @@ def test_runs_of_one_name_are_called_by_their_paths(tmp_path):
     assert run_names([folders[0], tmp_path / "other"]) == ["run", "other"]
 
 
+def test_runs_may_be_called_as_anything_and_ask_nothing(tmp_path):
+    runs = [run_on(tmp_path / name, "cpu", f"CPU of {name}", 1) for name in ("timing", "train")]
+    for run in runs:
+        about = {"baseline": "fused", "processor": f"CPU of {run.name}", "timing": {"max_s": 7}, "train": {"steps": 9}}
+        (run / "environment.json").write_text(json.dumps(about))
+    (runs[1] / "environment.json").write_text(json.dumps(about | {"question": "Which is faster?"}))
+    page = of_runs(runs, tmp_path / "both")[0].read_text()
+    assert "<h1>Which is faster?</h1>" in page
+    for told in ("timing.processor", "CPU of timing", "train.processor", "CPU of train", "timing.max_s"):
+        assert told in page
+
+
+def test_runs_whose_names_are_one_file_name_have_files_of_their_own(tmp_path):
+    runs = [run_on(tmp_path / name, "cpu", "A CPU", 1) for name in ("cpu 1", "cpu-1", "CPU 1", "cpu-1-2")]
+    of_runs(runs, tmp_path / "all")
+    for folder, suffix in (("tables", ".csv"), ("plots", ".svg")):
+        stems = {file.stem for file in (tmp_path / "all" / folder).glob(f"*{suffix}")}
+        found = sorted(stem for stem in stems if stem.startswith("time_run"))
+        assert found == ["time_run-CPU-1-3", "time_run-cpu-1", "time_run-cpu-1-2", "time_run-cpu-1-2-2"]
+
+
 def test_a_wrong_request_is_refused_and_nothing_is_written(two, tmp_path):
     wrong = {
         "give --out DIR": (two, None),

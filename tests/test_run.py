@@ -112,6 +112,42 @@ def test_a_broken_layer_of_a_stack_is_named_and_an_unsupported_one_too(tmp_path)
     assert frame["reason"][1].startswith("layer 1 (xformers): ")
 
 
+@pytest.mark.parametrize(
+    ("variant", "told"),
+    [('[["fused", "leaks_late"]]', "leaks_late: causal_values: "), ('"leaks_late"', "causal_values: ")],
+)
+def test_a_variant_is_tried_as_the_layers_that_it_fills(tmp_path, variant, told):
+    head = f'plugins = ["{PLUGINS / "leaks_late.py"}"]'
+    grid = f'[[grid]]\nvariant = {variant}\nT = 8\nlevel = "model"\n'
+    row = attnbench.run(write_sweep(tmp_path, grid, head), out=tmp_path / "run").frame.iloc[0]
+    assert row["status"] == "nonconformant"
+    assert row["reason"].startswith(told)
+    assert "layer 1" in row["reason"]
+
+
+def test_a_layer_that_no_cell_has_is_not_tried(tmp_path):
+    head = f'plugins = ["{PLUGINS / "leaks_late.py"}"]'
+    grid = '[[grid]]\nvariant = "leaks_late"\nT = 8\n'
+    grid += '[[grid]]\nvariant = [["leaks_late", "fused"]]\nT = 8\nlevel = "model"\n'
+    assert attnbench.run(write_sweep(tmp_path, grid, head), out=tmp_path / "run").counts == {"ok": 2}
+
+
+@pytest.mark.parametrize(
+    ("multiple", "T", "told"),
+    [
+        (1, "[11, 16, 64, 128, 130, 517, 512]", "causal_values: "),
+        (128, "[128, 256, 512]", "causal_values: "),  # there is no other length that the variant takes
+        (512, "512", "no promise could be tried: T must be a multiple of 512"),
+    ],
+)
+def test_no_variant_goes_unchecked_whatever_lengths_a_sweep_has(tmp_path, multiple, T, told):
+    head = f'plugins = ["{PLUGINS / "leaks_far.py"}"]'
+    grid = f'[[grid]]\nvariant = {{ name = "far_sighted", beyond = 100, multiple = {multiple} }}\nT = {T}\n'
+    frame = attnbench.run(write_sweep(tmp_path, grid, head), out=tmp_path / "run").frame
+    assert set(frame["status"]) == {"nonconformant"}
+    assert frame["reason"][0].startswith(told)
+
+
 def test_a_run_whose_budget_is_spent_begins_no_visit_and_goes_on_later(tmp_path):
     sweep = write_sweep(tmp_path, TWO_BY_TWO)
     spent = attnbench.run(sweep, out=tmp_path / "run", budget_s=0.0)

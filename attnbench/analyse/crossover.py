@@ -101,9 +101,10 @@ def crossings(
 def noise(side: np.ndarray) -> np.ndarray:
     """Which cells of a plane are noise around 1: the same, and not between two that differ to different sides.
 
-    side: (n_d, n_T), as `sides` gives them. Between: along a row or a column, over other cells that are the same.
+    side: (n_d, n_T), as `sides` gives them. Between: along a row or a column, over other cells that are the same
+    but over none that is missing.
     """
-    differing = DataFrame(side).where(side != 0)
+    differing = DataFrame(np.where(np.isnan(side), 0.0, np.where(side == 0, np.nan, side)))  # nothing passes over a gap
     passes = [differing.ffill(axis=axis) * differing.bfill(axis=axis) < 0 for axis in (0, 1)]
     found: np.ndarray = (side == 0) & ~(passes[0] | passes[1]).to_numpy()
     return found

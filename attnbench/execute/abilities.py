@@ -30,11 +30,12 @@ def abilities(sources: Mapping[str, Source]) -> tuple[list[dict[str, Any]], list
         except RequestError as error:
             broken += error.mistakes
             continue
-        rows.append({"name": name, "origin": source.origin} | _abilities(cls))
+        rows.append({"name": name, "origin": source.origin} | abilities_of(cls))
     return rows, broken
 
 
-def _abilities(cls: type[Mixer]) -> dict[str, Any]:
+def abilities_of(cls: type[Mixer]) -> dict[str, Any]:
+    """What one variant can do with its default options, see `abilities`."""
     on = {role: {device: _reason(cls, role, device=device) for device in DEVICES} for role in ROLES}
     served = {role: device for role in ROLES for device in reversed(DEVICES) if on[role][device] is None}
     return {

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnbench import blame, registry
 from attnbench.cells import Cell, flat_options
-from attnbench.conformance import certify
+from attnbench.conformance import Certificate, certify
 from attnbench.execute import stages
 from attnbench.execute.build import (
     MODEL_VOCAB,
@@ -71,31 +71,46 @@ def visit(order: Visit) -> dict[str, Any]:
 def certificate(variant: Source) -> tuple[bool, list[str]]:
     """Try all promises of a variant with its default options, in every role; whether it is green, and its page.
 
-    In float64, which tells faults from rounding, and in float32, which tells whether it keeps its dtype.
+    In float64, which tells faults from rounding, there as a model's second layer too; and in float32, which tells
+    whether it keeps its dtype.
     """
     torch.set_num_threads(1)
     cls = _loaded(variant)
     stages.at(f"trying the promises of {variant.name}")
-    exact, single = (replace(certify(cls, dtype=dtype), variant=variant.name) for dtype in ("float64", "float32"))
+    exact = replace(certify(cls), variant=variant.name)
+    others = [*certify(cls, dtype="float32").broken, *certify(cls, layer=1).broken]
     told = {(result.name, result.role) for result in exact.broken}
-    more = [result for result in single.broken if (result.name, result.role) not in told]
-    lines = [*exact.lines(), *replace(single, results=tuple(more)).lines()]
+    more = {(result.name, result.role): result for result in others if (result.name, result.role) not in told}
+    lines = [*exact.lines(), *replace(exact, results=tuple(more.values())).lines()]
     green = exact.ok and not more
     summary = exact.verdict() if green else f"{variant.name}: {len(exact.broken) + len(more)} promises broken"
     return green, [*lines, summary.splitlines()[0]]
 
 
 def check(cell: Cell, part: int, variant: Source, lengths: set[int]) -> str | None:
-    """Try the promises of one part of a cell with the cell's heads; returns what is broken, or None.
+    """Try the promises of one part of a cell as its first two layers, with the cell's heads; what is broken, or None.
 
     A variant that cannot run at all is no breach of a promise: its cells fail by themselves, each for its own reason.
-    lengths: those of the sweep, which are not tried here: what happens at one of them is that cell's own business.
+    lengths: those of the sweep, which are not tried here while there are others: what happens at one of them is that
+    cell's own business.
     """
     torch.set_num_threads(1)
     open_device(cell.device)
     cls = _loaded(variant)
     stages.at(f"trying the promises of {variant.name} ({stages.place(variant.origin)})")
-    found = certify(
+    broken: dict[str, str] = {}
+    for layer in range(part, cell.n_layers or part + 1, len(cell.parts))[:2]:
+        found = _certified(cell, part, cls, layer, lengths)
+        broken = {result.name: result.detail for result in found.results if result.status == "broken"} | broken
+        if found.untried:
+            broken["no promise could be tried"] = found.untried[0].detail
+    return "; ".join(f"{name}: {detail}" for name, detail in broken.items()) or None
+
+
+def _certified(cell: Cell, part: int, cls: type[Mixer], layer: int, lengths: set[int]) -> Certificate:
+    """What the part does as this layer; at the lengths of the sweep only where nothing can be tried at any other."""
+    certified = partial(
+        certify,
         cls,
         options=cell.parts[part].options,
         roles=cell.mixer_roles,
@@ -103,10 +118,10 @@ def check(cell: Cell, part: int, variant: Source, lengths: set[int]) -> str | No
         device=cell.device,
         n_heads=cell.n_heads,
         d_head=cell.d_model // cell.n_heads,
-        avoid=lengths,
+        layer=layer,
     )
-    broken = [result for result in found.results if result.status == "broken"]
-    return "; ".join(f"{result.name}: {result.detail}" for result in broken) or None
+    found = certified(avoid=lengths)
+    return certified() if found.untried else found
 
 
 def _loaded(source: Source) -> type:

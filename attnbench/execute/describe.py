@@ -20,6 +20,7 @@ from attnbench.catalogue import Catalogue, Described, variant_key
 from attnbench.cells import Cell
 from attnbench.errors import RequestError
 from attnbench.execute import stages
+from attnbench.execute.abilities import abilities_of
 from attnbench.execute.build import MODEL_VOCAB, mixer_factory, spec_of
 from attnbench.execute.orders import Judgement
 from attnbench.measure.cost import cost
@@ -121,8 +122,7 @@ def profile(name: str, sources: Mapping[str, Source]) -> dict[str, Any]:
         "options": options.listing(cls),
         "claim": asdict(claim) if claim else None,
         "positions": cls.positions if issubclass(cls, Mixer) else None,
-        "roles": {role: _role_reason(cls, role) for role in ("causal", "bidirectional", "cross")},
-    }
+    } | {key: value for key, value in abilities_of(cls).items() if key in ("roles", "devices")}
 
 
 def task_profile(name: str, sources: Mapping[str, Source]) -> dict[str, Any]:
@@ -248,13 +248,6 @@ def _task_reason(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task
         if reason := _first_reason(filled, classes, role, use):
             return f"as {place}: {reason}"
     return None
-
-
-def _role_reason(cls: type[Mixer], role: Any) -> str | None:
-    try:
-        return cls.unsupported(attnbench.Spec(64, 4, 64, role), Use(64, 64))
-    except Exception as error:
-        return registry.describe_error(error)
 
 
 def _class_files(cls: type) -> list[Path]:

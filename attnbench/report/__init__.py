@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from pandas import DataFrame
 
@@ -13,6 +12,7 @@ from attnbench.errors import RequestError
 from attnbench.records import COLUMNS, Run, read, run_names
 from attnbench.report import html, plots, settings, tables, writers
 from attnbench.report.figures import pictures
+from attnbench.report.settings import Environments
 from attnbench.run_folder import RunFolder
 
 PAGE = "report.html"
@@ -31,34 +31,36 @@ def of_runs(runs: Sequence[str | Path], out: str | Path | None = None) -> tuple[
         raise RequestError([f"{out}: holds a run; choose another folder for the report"])
     frame = read(*runs)
     about = [Run(Path(run)).environment for run in runs]
-    questions = list(dict.fromkeys(facts.pop("question", "") for facts in about))
+    questions = dict.fromkeys(facts.pop("question", "") for facts in about)
     baselines = [facts.pop("baseline", "") for facts in about]
-    environment = about[0] if len(about) == 1 else dict(zip(run_names(runs), about, strict=True))
+    names = [settings.ALONE] if len(runs) == 1 else run_names(runs)
+    environments = dict(zip(names, about, strict=True))
     folder = Path(runs[0] if out is None else out)
     folder.mkdir(parents=True, exist_ok=True)
-    page = write(folder, frame, question=" · ".join(questions), baseline=baselines[0], environment=environment)
+    question = " · ".join(filter(None, questions))
+    page = write(folder, frame, question=question, baseline=baselines[0], environments=environments)
     return page, frame
 
 
-def write(run_dir: Path, frame: DataFrame, *, question: str, baseline: str, environment: Mapping[str, Any]) -> Path:
+def write(run_dir: Path, frame: DataFrame, *, question: str, baseline: str, environments: Environments) -> Path:
     """Write RUN/tables, RUN/plots and RUN/report.html from the frame of `attnbench.read`; returns the page.
 
     Files of an earlier report are replaced, others stay. Everything is drawn up aside and moved into place at the end,
-    so that a full disk (OSError) leaves the earlier report whole. baseline: a label.
+    so that a full disk (OSError) leaves the earlier report whole. baseline: a label. environments: by run.
     """
     frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, *COLUMNS])))
     with TemporaryDirectory(prefix=".report-", dir=run_dir) as draft:
-        _draw_up(Path(draft), frame, question, baseline, environment)
+        _draw_up(Path(draft), frame, question, baseline, environments)
         for part in sorted(Path(draft).rglob("*")):
             target = run_dir / part.relative_to(draft)
             target.mkdir(exist_ok=True) if part.is_dir() else part.replace(target)
     return run_dir / PAGE
 
 
-def _draw_up(draft: Path, frame: DataFrame, question: str, baseline: str, environment: Mapping[str, Any]) -> None:
+def _draw_up(draft: Path, frame: DataFrame, question: str, baseline: str, environments: Environments) -> None:
     for name in ("tables", "plots"):
         (draft / name).mkdir()
-    made = [*tables.tables(frame, baseline), settings.settings(frame, environment)]
+    made = [*tables.tables(frame, baseline), settings.settings(frame, environments)]
     for table in made:
         writers.write(table, draft / "tables")
     images = []
@@ -66,5 +68,5 @@ def _draw_up(draft: Path, frame: DataFrame, question: str, baseline: str, enviro
         stem = draft / "plots" / name
         plots.save(figure, stem)
         images.append(html.image(name, caption, stem.with_name(f"{name}.svg")))
-    text = html.page(frame, made, images, question=question, baseline=baseline, environment=environment)
+    text = html.page(frame, made, images, question=question, baseline=baseline, environments=environments)
     (draft / PAGE).write_text(text, encoding="utf-8")

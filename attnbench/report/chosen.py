@@ -68,7 +68,8 @@ def figure(
     """
     keys = {"hue": hue, "x": x} | ({"facet": facet} if facet else {})
     _check_columns(frame, {"x": x, "y": y} | keys)
-    cells, data, note = _choose(frame, y, where, keys, on_axis=x)
+    prefix = _prefix(frame, hue)
+    cells, data, note = _choose(frame, y, where, keys, prefix, on_axis=x)
     _check_counts(data, hue, facet)
     if ratio_to is None:
         title, axis, lines = _title(f"{y} over {x}", cells), _axis(y, data), None
@@ -78,7 +79,8 @@ def figure(
         note += _unmatched(data)
         axis = replace(_axis("", data), label=f"{y} ÷ {y} of {ratio_to}")
     note += _intervals(data)
-    return plots.curves(data, looks(_pairs(frame, hue)), axis, x_label=x, title=title, note=note, references=lines)
+    style = looks(_pairs(frame, hue, prefix))
+    return plots.curves(data, style, axis, x_label=x, title=title, note=note, references=lines)
 
 
 def table(frame: DataFrame, *, rows: str, columns: str, value: str, where: str | None = None) -> Table:
@@ -89,8 +91,7 @@ def table(frame: DataFrame, *, rows: str, columns: str, value: str, where: str |
     devices or numbers of threads.
     """
     _check_columns(frame, {"rows": rows, "columns": columns, "value": value})
-    cells, merged, note = _choose(frame, value, where, {"hue": rows, "x": columns})
-    merged["label"] = merged["label"].str.removeprefix(_prefix(cells, rows))
+    cells, merged, note = _choose(frame, value, where, {"hue": rows, "x": columns}, prefix="")
     heads = list(dict.fromkeys(merged.sort_values("x", kind="stable")["x_text"]))
     texts = [_said(value, point) if point.n_good else point.status for point in merged.itertuples()]
     bare = [point.value if point.n_good else point.status for point in merged.itertuples()]
@@ -120,10 +121,11 @@ def _check_counts(data: DataFrame, hue: str, facet: str | None) -> None:
 
 
 def _choose(
-    frame: DataFrame, value: str, where: str | None, keys: Mapping[str, str], on_axis: str | None = None
+    frame: DataFrame, value: str, where: str | None, keys: Mapping[str, str], prefix: str, on_axis: str | None = None
 ) -> _Chosen:
     """The cells that were asked for a value, and their points.
 
+    prefix: what stands before a value of hue in its label.
     on_axis: the column that places a point on an axis; cells without it are counted as missing.
     """
     if not _is_numeric(frame[value]):
@@ -138,7 +140,7 @@ def _choose(
         raise RequestError([f"no cell to show: none has a {on_axis}"])
     counts, n_unplaced = missing(placed, measure), len(cells) - len(placed)
     counts |= {f"no {on_axis}": n_unplaced} if n_unplaced else {}
-    places = _places(placed, keys)
+    places = _places(placed, keys, prefix)
     _check_machine(placed, places, keys)
     placed = placed.assign(**{f"place_{name}": places[name] for name in PLACES})
     merged = points(placed, measure, by=[f"place_{name}" for name in PLACES]).sort_values("place_order", kind="stable")
@@ -177,7 +179,7 @@ def _where(frame: DataFrame, condition: str) -> DataFrame:
     return frame[holds]
 
 
-def _places(cells: DataFrame, keys: Mapping[str, str]) -> DataFrame:
+def _places(cells: DataFrame, keys: Mapping[str, str], prefix: str) -> DataFrame:
     """Where each cell goes, by the columns of PLACES; `order` is that of the points: by facet, hue and x."""
     texts, ranks = {}, {}
     for role, key in keys.items():
@@ -194,7 +196,7 @@ def _places(cells: DataFrame, keys: Mapping[str, str]) -> DataFrame:
     by_size = _is_numeric(numbers) and bool((good(numbers) > 0).all())
     return DataFrame(
         {
-            "label": _prefix(cells, keys["hue"]) + texts["hue"],
+            "label": prefix + texts["hue"],
             "facet": f"{keys['facet']} = " + texts["facet"] if "facet" in keys else "",
             "x": numbers.astype(float) if by_size else 2.0 ** ranks["x"],
             "x_text": texts["x"],
@@ -232,17 +234,18 @@ def _intervals(data: DataFrame) -> str:
 def _relative(data: DataFrame, baseline: str, hue: str) -> tuple[DataFrame, DataFrame]:
     """The points as ratios to those of the baseline at the same place, and the line of 1 in every panel.
 
-    A ratio of two medians of several cells has no interval.
+    A ratio has no interval where either of its two values is a median of several cells.
     """
     known = list(dict.fromkeys(data["label"]))
     label = next((label for label in known if baseline in (label, label.removeprefix(f"{hue} = "))), None)
     if label is None:
         raise RequestError([f'ratio_to: no {hue} "{baseline}" among the cells{did_you_mean(baseline, known)}'])
+    alone = data["n_cells"] < 2
+    data = data.assign(low=data["low"].where(alone), high=data["high"].where(alone))
     joined = ratios(data, label, at=["facet", "x"])
     if joined.empty:
         raise RequestError([f'ratio_to: nothing but "{baseline}" among the cells'])
     joined = joined.assign(**{name: good(joined[f"ratio{tail}"], positive=False) for name, tail in ENDS.items()})
-    joined.loc[joined["n_cells"] > 1, ["low", "high"]] = np.nan
     facets = list(dict.fromkeys(joined["facet"]))
     return joined, DataFrame({"name": f"{label} (1)", "facet": facets, "x": joined["x"].min(), "value": 1.0})
 
@@ -292,16 +295,19 @@ def _title(what: str, cells: DataFrame) -> str:
     return f"{what}{f' ({shared})' if shared else ''}"
 
 
-def _pairs(frame: DataFrame, hue: str) -> list[tuple[str, str]]:
+def _pairs(frame: DataFrame, hue: str, prefix: str) -> list[tuple[str, str]]:
     """Label and variant of every look, taken from the whole run, so that a selection changes none."""
     if _column(hue) == "label":
         return list(zip(frame["label"].map(_text), frame["variant"], strict=True))
-    return [(label, label) for label in _prefix(frame, hue) + frame[hue].map(_text)]
+    return [(label, label) for label in prefix + frame[hue].map(_text)]
 
 
 def _prefix(frame: DataFrame, hue: str) -> str:
-    """What stands before a value in the name of its line: a number alone would not say what it is."""
-    return f"{hue} = " if _is_numeric(frame[hue]) else ""
+    """What stands before a value in the name of its line: a number alone would not say what it is.
+
+    frame: the whole run, so that a selection of its cells changes no name.
+    """
+    return f"{hue} = " if frame[hue].notna().any() and _is_numeric(frame[hue]) else ""
 
 
 def _column(key: str) -> str:

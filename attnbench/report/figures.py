@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import tee
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,12 @@ class Picture(NamedTuple):
 
 def pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
     """All pictures of a run, one at a time, so that no two figures are held at once."""
+    made, named = tee(_pictures(frame, baseline))
+    names = words.distinct(picture.name for picture in named)
+    return (picture._replace(name=name) for picture, name in zip(made, names, strict=True))
+
+
+def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
     style = looks(zip(frame["label"], frame["variant"], strict=True))
     for measure, axis in ((TIME, scales.TIME), (MEMORY, scales.MEMORY)):
         for group in groups(asked(frame, measure)):

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pandas import DataFrame
 
 from attnbench.report.answer import answer
-from attnbench.report.settings import TABLES
+from attnbench.report.settings import GOVERNING, Environments
 from attnbench.report.tables import SAME, denominator, summary
 from attnbench.report.writers import Table
 
@@ -40,7 +40,7 @@ def page(
     *,
     question: str,
     baseline: str,
-    environment: Mapping[str, Any],
+    environments: Environments,
 ) -> str:
     """The whole page. Every name in it is escaped: labels, reasons and settings come from plugins and sweep files."""
     loader = FileSystemLoader(Path(__file__).parent)
@@ -62,7 +62,7 @@ def page(
         counts=summary(frame).to_dict("records"),
         reasons=reasons(frame),
         named={table.name: table for table in tables},
-        environment=list(flat({name: value for name, value in environment.items() if name not in TABLES.values()})),
+        environment=list(_machines(environments)),
         sections=[section for section in sections if section[1] or section[2]],
         long=LONG,
     )
@@ -74,6 +74,13 @@ def reasons(frame: DataFrame) -> list[dict[str, Any]]:
     bad = bad.fillna({"status": "pending", "reason": "no reason recorded"})
     counts = bad.groupby(["status", "reason"], sort=True).size().sort_values(ascending=False, kind="stable")
     return [{"status": status, "reason": reason, "cells": int(n)} for (status, reason), n in counts.items()]
+
+
+def _machines(environments: Environments) -> Iterator[tuple[str, str]]:
+    """Where each run was made, as lines; what the table of settings tells is left out."""
+    for run, facts in environments.items():
+        machine = {name: value for name, value in facts.items() if name not in GOVERNING}
+        yield from flat(machine, f"{run}." if run else "")
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

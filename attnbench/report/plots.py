@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import textwrap
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -111,8 +112,8 @@ def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, not
     marks = {float(k): f"{2**k:g}" if k >= 0 else f"1/{2**-k:g}" for k in range(-int(limit), int(limit) + 1)}
     colours = Colours("RdBu_r", -limit, limit, marks, f"{what} ÷ baseline's {what}", bool(largest > limit))
     with _styled():
-        crosses = [_crosses(part) for _, part in data.groupby("label", sort=False)]
-        met = "" if any(crosses) else " (not met in the measured range)"
+        drawn = [_contour(Figure().add_subplot(), part) for _, part in data.groupby("label", sort=False)]
+        met = "" if any(drawn) else " (not met in the measured range)"
         same = textwrap.fill(_plain(f"same {what} as {baseline}, interpolated{met}"), 90)
         handles = [
             Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (4, 3)), label="T = d"),
@@ -330,18 +331,27 @@ def _write(axes: Axes, at: tuple[float, float], text: str, colour: Any, size: fl
     axes.text(*at, text, ha="center", va="center", fontsize=size, color="white" if dark else INK, zorder=5, bbox=patch)
 
 
-def _contour(axes: Axes, part: DataFrame) -> None:
-    """Where the ratio is 1, by straight lines between measured neighbours in log T, log d and log ratio.
+def _contour(axes: Axes, part: DataFrame) -> bool:
+    """Where the ratio is 1, by straight lines between measured neighbours in log T, log d and log ratio; if anywhere.
 
-    No line passes through cells that are noise around 1.
+    No line passes through cells that are noise around 1. A plane of one row or one column is crossed straight.
     """
     T, d = np.unique(part["T"]), np.unique(part["d_model"])
-    if len(T) > 1 and len(d) > 1 and _crosses(part):
-        values = np.ma.masked_where(noise(_grid(part, T, d, "side").filled(np.nan)), _grid(part, T, d))
-        axes.contour(np.log2(T), np.log2(d), values, levels=[0], colors=INK, linewidths=2, zorder=4)
-    elif len(d) == 1:
-        for at in crossings(part["T"], part["ratio"], part["ratio_low"], part["ratio_high"]):
-            axes.axvline(float(np.log2(at.T)), color=INK, linewidth=2, zorder=4)
+    if len(T) > 1 and len(d) > 1:
+        return _crosses(part) and _contour_of_plane(axes, part, T, d)
+    across, draw = (part["T"], axes.axvline) if len(d) == 1 else (part["d_model"], axes.axhline)
+    found = crossings(across, part["ratio"], part["ratio_low"], part["ratio_high"])
+    for at in found:
+        draw(float(np.log2(at.T)), color=INK, linewidth=2, zorder=4)
+    return bool(found)
+
+
+def _contour_of_plane(axes: Axes, part: DataFrame, T: Any, d: Any) -> bool:
+    values = np.ma.masked_where(noise(_grid(part, T, d, "side").filled(np.nan)), _grid(part, T, d))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No contour levels were found")  # all that is not noise is on one side
+        drawn = axes.contour(np.log2(T), np.log2(d), values, levels=[0], colors=INK, linewidths=2, zorder=4)
+    return any(np.size(path.vertices) for path in drawn.get_paths())
 
 
 def _crosses(part: DataFrame) -> bool:

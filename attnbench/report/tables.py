@@ -6,6 +6,7 @@ Every requested cell is in a table with its value or, in its place, its status; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -245,7 +246,8 @@ def tables(frame: DataFrame, baseline: str) -> list[Table]:
         made += _accuracies(group)
     if len(data := costs(frame)):
         made.append(Table("cost", "Cost of a cell by formula, and its sizes", _cost_text(data), data))
-    return made
+    names = words.distinct(table.name for table in made)
+    return [replace(table, name=name) for table, name in zip(made, names, strict=True)]
 
 
 def _measured(group: Group, measure: Measure, baseline: str) -> list[Table]:

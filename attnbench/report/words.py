@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, count
 from typing import Any
 
 TIME_UNITS = (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0))
@@ -49,7 +50,7 @@ def short(value: float, units: Units) -> str:
 
 
 def whole(value: float) -> str:
-    """A size such as T: rounded, with thin groups of thousands from 10,000 on."""
+    """A size such as T: rounded, with commas between thousands from 10,000 on."""
     n = round(value)
     return f"{n:,}" if n >= 10_000 else str(n)
 
@@ -73,6 +74,19 @@ def file_name(what: str, values: Mapping[str, Any], differs: tuple[str, ...]) ->
     """A file name for one group that every system accepts: the settings that tell it from the others."""
     parts = [f"{name}-{values.get(name)}" for name in differs if values.get(name) is not None]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "_".join([what, *parts]))
+
+
+def distinct(names: Iterable[str]) -> Iterator[str]:
+    """File names in their order, a name that was there before with the next free number: "time", "time-2".
+
+    Two that differ in capitals alone are one file on some systems, so they count as equal.
+    """
+    taken: set[str] = set()
+    for name in names:
+        numbered = chain([name], (f"{name}-{n}" for n in count(2)))
+        free = next(known for known in numbered if known.casefold() not in taken)
+        taken.add(free.casefold())
+        yield free
 
 
 def setting(name: str, value: object) -> str:
@@ -102,7 +116,7 @@ def missing_note(counts: Mapping[str, int], n_cells: int) -> str:
     """The denominator of a figure or table: "2 of 18 cells missing: oom 1, timeout 1"."""
     n_missing = sum(counts.values())
     if n_missing == 0:
-        return f"all {n_cells} cells measured"
+        return "1 cell measured" if n_cells == 1 else f"all {n_cells} cells measured"
     return f"{n_missing} of {n_cells} cells missing: {counted(counts)}"
 
 
