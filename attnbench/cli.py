@@ -65,7 +65,10 @@ def run_command(
     ] = [],
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first cell that goes wrong.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
-    budget: Annotated[str | None, typer.Option(help='Begin no visit after so long, e.g. "10m".')] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help='Begin no visit after so long, e.g. "10m"; what is left over narrows intervals.'),
+    ] = None,
     timeout: Annotated[str | None, typer.Option(help='Limit of each visit, e.g. "60s".')] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Visits side by side; timing is always one by one.")

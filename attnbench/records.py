@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,9 +27,8 @@ from filelock import FileLock, Timeout
 
 from attnbench import plugin_files
 from attnbench.errors import RequestError
-from attnbench.settings import Measure
-from attnbench.statistics import median, median_interval
 from attnbench.trust import distrust
+from attnbench.visits import counted, is_disturbed, time_interval
 
 SCHEMA = 1
 STATUSES = (  # from best to worst: a cell's status is the worst of its measures'
@@ -87,6 +86,12 @@ COLUMNS = (
     "first_call_s",
     "compile_s",
     "overhead_s",
+    "sentinel_before_s",
+    "sentinel_after_s",
+    "cpu_s",
+    "switches",
+    "steal_s",
+    "disturbed",
     "stopped_by",
     "flags",
     "wall_ratio",
@@ -269,22 +274,6 @@ def _wrong(record: Any, needed: tuple[str, ...], place: str) -> str | None:
     return distrust(record)
 
 
-def visits_left(
-    records: Iterable[Record], wanted: Mapping[tuple[str, Measure], int], retry: Collection[str] = ()
-) -> dict[tuple[str, Measure], int]:
-    """How many of the wanted visits of each (cell, measure) are still to be made.
-
-    None after one that went wrong, all of them when it went wrong in a way (a status in `retry`) to be tried again.
-    """
-    left = dict(wanted)
-    for record in records:
-        key = (record["cell"], record["measure"])
-        if key in left:
-            again = wanted[key] if record["status"] in retry else 0
-            left[key] = max(0, left[key] - 1) if record["status"] == "ok" else again
-    return left
-
-
 def read(*runs: str | Path) -> pd.DataFrame:
     """One row per requested cell of a run folder, visits merged; `time_s` is the median over all samples, in seconds.
 
@@ -358,7 +347,7 @@ def _row(cell: Record, records: list[Record]) -> Record:
     latest = [made[-1] if made else {"status": "pending", "reason": None} for made in visits.values()]
     worst = max(latest, key=lambda record: STATUSES.index(record["status"]))
     row: Record = dict(cell)
-    for record in latest:
+    for record in map(_teller, visits.values(), latest):
         row |= {key: value for key, value in record.items() if value is not None}
     for name, fact in row.pop("extra", {}).items():
         row.setdefault(name, fact)  # a variant's own facts take no column that means something else
@@ -366,24 +355,30 @@ def _row(cell: Record, records: list[Record]) -> Record:
     row |= {"options": _compact(row["options"]), "task_options": _compact(row["task_options"])}
     for key in ("measure", "schema", "digest"):
         row.pop(key, None)
-    return row | _times([r for r in visits.get("time", []) if r["status"] == "ok"], row)
+    return row | _times(visits.get("time", []), row)
+
+
+def _teller(visits: list[Record], latest: Record) -> Record:
+    """The visit of one measure whose facts a row shows: the latest, or the latest of those that count."""
+    return counted(visits)[-1] if latest["status"] == "ok" else latest
 
 
 def _times(visits: list[Record], row: Mapping[str, Any]) -> Record:
-    """The median of the visits' medians, the hull of their intervals, and the rate of visible operations.
+    """Of the visits that count, all samples, their median and its interval; the rate of visible operations.
 
     A visit that samples longer weighs no more: what differs between processes is no less real for it.
+    disturbed: how many of all visits were.
     """
-    samples = [visit["samples_s"] for visit in visits]
+    samples = [visit["samples_s"] for visit in counted(visits)]
     if not samples:
         return {}
-    time_s = median([median(of_visit) for of_visit in samples])
-    low_s, high_s = zip(*(median_interval(of_visit) for of_visit in samples), strict=True)
+    time_s, low_s, high_s = time_interval(samples)
     times: Record = {
         "samples_s": [sample for of_visit in samples for sample in of_visit],
         "time_s": time_s,
-        "time_low_s": min(low_s),
-        "time_high_s": max(high_s),
+        "time_low_s": low_s,
+        "time_high_s": high_s,
+        "disturbed": sum(map(is_disturbed, visits)),
     }
     return times | ({"flops_per_s": row["flops"] / time_s} if row.get("flops") is not None else {})
 

@@ -137,7 +137,7 @@ def test_dry_run_has_a_table_for_each_kind_of_cell(tmp_path):
 
 
 def test_budget_that_is_spent_says_how_to_go_on(tmp_path):
-    sweep = write_sweep(tmp_path, GRID)
+    sweep = write_sweep(tmp_path, GRID.replace('["time", "memory"]', '"memory"'))  # nothing to narrow
     done = attnbench("run", sweep, "--out", tmp_path / "run", "--budget", "1ms")
     assert done.returncode == 1
     assert "the budget of 1ms is spent: 6 cells pending; the same command with --resume goes on" in done.stdout

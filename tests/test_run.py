@@ -20,6 +20,7 @@ from attnbench.errors import RequestError
 from attnbench.execute import runner, scratch
 from attnbench.records import read_records
 from attnbench.registry import variant_name
+from attnbench.visits import counted
 
 TWO_BY_TWO = '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 12]\nmeasure = ["time", "memory"]\n'
 
@@ -56,6 +57,9 @@ def test_every_cell_is_measured_and_reads_back_what_was_in_force(tmp_path):
     assert (frame["param_bytes"] == 4 * 4 * 8 * 8).all()
     assert (frame["threads"] == 1).all()
     assert set(frame["device"]) == {"cpu"}
+    assert (frame[["sentinel_before_s", "sentinel_after_s", "cpu_s"]] > 0).all(axis=None)
+    assert (frame["switches"].fillna(0) >= 0).all()
+    assert set(frame["disturbed"]) <= {0, 1}  # this machine may be busy
     assert set(frame[frame["variant"] == "fused"]["backend"]) <= {"flash", "math"}
     assert json.loads(frame["options"].iloc[0])["n_kv_heads"] == 2
 
@@ -111,7 +115,7 @@ def test_a_broken_layer_of_a_stack_is_named_and_an_unsupported_one_too(tmp_path)
 
 
 def test_a_run_whose_budget_is_spent_begins_no_visit_and_goes_on_later(tmp_path):
-    sweep = write_sweep(tmp_path, TWO_BY_TWO)
+    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 12]\nmeasure = "memory"\n')
     spent = attnbench.run(sweep, out=tmp_path / "run", budget_s=0.0)
     assert spent.counts == {"pending": 4}
     assert not spent.as_asked
@@ -215,8 +219,8 @@ def test_several_visits_give_one_row_with_all_samples(tmp_path):
     sweep.write_text(sweep.read_text().replace("[timing]", "[timing]\nvisits = 3"))
     frame = attnbench.run(sweep, out=tmp_path / "run").frame
     assert list(frame["visits"]) == [3, 3]
-    per_visit = [len(r["samples_s"]) for r in records(tmp_path / "run") if r["cell"] == frame["cell"][0]]
-    assert len(frame["samples_s"][0]) == sum(per_visit)
+    made = counted(r for r in records(tmp_path / "run") if r["cell"] == frame["cell"][0])
+    assert len(frame["samples_s"][0]) == sum(len(r["samples_s"]) for r in made)
     cells = [r["cell"] for r in records(tmp_path / "run")]
     assert [len(set(cells[i : i + 2])) for i in (0, 2, 4)] == [2, 2, 2]  # round after round
 
