@@ -99,6 +99,8 @@ def run_command(
         _complain(f"{stop}; the same command with {where}--resume goes on from here", debug=debug)
         raise typer.Exit(stop.status) from None
     _report([made.path])
+    if made.n_disturbed:
+        print(f"note: {made.n_disturbed} of {len(made.frame)} cells without an undisturbed time", file=sys.stderr)
     if budget and (n_pending := made.counts.get("pending", 0)):
         print(f"the budget of {budget} is spent: {n_pending} cells pending; the same command with --resume goes on")
     raise typer.Exit(0 if made.as_asked else 1)

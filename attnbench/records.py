@@ -320,6 +320,11 @@ class Run:
         return {str(status): int(n) for status, n in self.frame["status"].value_counts().items()}
 
     @property
+    def n_disturbed(self) -> int:
+        """Number of cells whose time comes from disturbed visits alone."""
+        return sum(is_disturbed({"flags": flags}) for flags in self.frame["flags"] if isinstance(flags, list))
+
+    @property
     def as_asked(self) -> bool:
         """Whether every cell is ok, unsupported or skipped."""
         return all(status in AS_ASKED for status in self.counts)

@@ -254,6 +254,7 @@ def test_of_a_disturbed_visit_nothing_is_shown_where_there_is_a_good_one(tmp_pat
     found = row(tmp_path / "noisy", cell("a"), made[1:])
     assert (found["time_s"], found["first_call_s"], found["flags"]) == (2.0, 9.0, noisy["flags"])
     assert (found["visits"], found["disturbed"]) == (1, 1)
+    assert [Run(tmp_path / name).n_disturbed for name in ("mixed", "noisy")] == [0, 1]
 
 
 def test_a_variants_own_facts_take_no_column_that_means_something_else(tmp_path):

@@ -19,7 +19,7 @@ from typing import Any
 SLOWDOWN = 1.25
 ON_CPU = 0.9
 STOLEN = 0.02
-STEPS = 40_000  # about 3 ms of arithmetic in one thread
+STEPS = 30_000  # about 2 ms of arithmetic in one thread
 WALKED_BYTES = 4 * 2**20  # more than a core's own caches hold
 WALKS = 24  # about 1 ms
 CACHE_LINE = 64
