@@ -135,7 +135,7 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
         catalogue.digests["accuracy" if task else "cost"],
         *(part.digest for part in described),
         task_described.digest if task_described else "",
-        settings.model_dump_json(exclude={"visits"}),  # how often, not how: more visits of a cell join the earlier ones
+        settings.model_dump_json(exclude={"visits", "repeats"}),  # how often, not how: later visits join earlier ones
     ]
     return Cell(
         parts=tuple(VariantUse(use.name, dict(d.options)) for use, d in zip(uses, described, strict=True)),

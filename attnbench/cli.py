@@ -65,7 +65,10 @@ def run_command(
     ] = [],
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first cell that goes wrong.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and run nothing.")] = False,
-    budget: Annotated[str | None, typer.Option(help='Begin no visit after so long, e.g. "10m".')] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help='Begin no visit after so long, e.g. "10m"; what is left over narrows intervals.'),
+    ] = None,
     timeout: Annotated[str | None, typer.Option(help='Limit of each visit, e.g. "60s".')] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Visits side by side; timing is always one by one.")
@@ -96,6 +99,8 @@ def run_command(
         _complain(f"{stop}; {_how_to_go_on(out, progress.folder, overwrite)}", debug=debug)
         raise typer.Exit(stop.status) from None
     _report([made.path])
+    if made.n_disturbed:
+        print(f"note: {made.n_disturbed} of {len(made.frame)} cells without an undisturbed time", file=sys.stderr)
     n_pending = made.counts.get("pending", 0)
     if budget and n_pending and not fail_fast:
         print(f"the budget of {budget} is spent, {n_pending} cells pending; {_how_to_go_on(out, made.path, overwrite)}")

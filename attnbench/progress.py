@@ -37,6 +37,7 @@ class ShownProgress(Listener):
         self.folder: Path | None = None  # of the run, once it has one
         self._visits = self._made = 0
         self._spoke_s = 0.0
+        self._narrows = False
         self._told = set[str]()  # cells whose status was said for many at once
         self._left = TimeLeft()
 
@@ -81,6 +82,13 @@ class ShownProgress(Listener):
                 self._say(detail)
         elif not self.console.is_terminal and time.monotonic() - self._spoke_s > QUIET_S:
             self._say(f"{self._made} of {self._visits} visits, {left}")
+
+    def narrowing(self, *, n_cells: int) -> None:
+        """Say once that the rest of the budget is put to use."""
+        if not self._narrows:
+            self._narrows = True
+            cells = "1 cell" if n_cells == 1 else f"{n_cells} cells"
+            self._say(f"all visits made; the rest of the budget goes to {cells} with wide intervals")
 
     def _say(self, line: str) -> None:
         self._spoke_s = time.monotonic()

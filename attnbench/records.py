@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,8 +19,8 @@ import pandas as pd
 
 from attnbench.errors import RequestError
 from attnbench.settings import Measure
-from attnbench.statistics import median, median_interval
 from attnbench.trust import distrust
+from attnbench.visits import Agenda, counted, is_disturbed, time_interval
 
 SCHEMA = 1
 STATUSES = (  # from best to worst: a cell's status is the worst of its measures'
@@ -79,6 +78,12 @@ COLUMNS = (
     "first_call_s",
     "compile_s",
     "overhead_s",
+    "sentinel_before_s",
+    "sentinel_after_s",
+    "cpu_s",
+    "switches",
+    "steal_s",
+    "disturbed",
     "stopped_by",
     "flags",
     "wall_ratio",
@@ -163,24 +168,6 @@ def _wrong(record: Any, needed: tuple[str, ...], place: str) -> str | None:
     return distrust(record)
 
 
-def visits_left(
-    records: Iterable[Record], wanted: Mapping[tuple[str, Measure], int], retry: Collection[str] = ()
-) -> dict[tuple[str, Measure], int]:
-    """How many of the wanted visits of each (cell, measure) are still to be made.
-
-    Only good visits since the last one that went wrong count. None are left while the last one went wrong, unless it
-    did so in a way (a status in `retry`) to be tried again; whether `unsupported` still holds is for a plan to say.
-    """
-    good, again = Counter[tuple[str, str]](), {"unsupported", *retry}
-    last: dict[tuple[str, str], str] = {}
-    for record in records:
-        key, status = (record["cell"], record["measure"]), record["status"]
-        good[key] = good[key] + 1 if status == "ok" else 0
-        last[key] = status
-    settled = {key for key, status in last.items() if status != "ok" and status not in again}
-    return {key: 0 if key in settled else max(0, n - good[key]) for key, n in wanted.items()}
-
-
 def read(*runs: str | Path) -> pd.DataFrame:
     """One row per requested cell of a run folder, visits merged; `time_s` is the median over all samples, in seconds.
 
@@ -227,6 +214,11 @@ class Run:
         return {str(status): int(n) for status, n in self.frame["status"].value_counts().items()}
 
     @property
+    def n_disturbed(self) -> int:
+        """Number of cells whose time comes from disturbed visits alone."""
+        return sum(is_disturbed({"flags": flags}) for flags in self.frame["flags"] if isinstance(flags, list))
+
+    @property
     def as_asked(self) -> bool:
         """Whether every cell is ok, unsupported or skipped."""
         return all(status in AS_ASKED for status in self.counts)
@@ -262,7 +254,7 @@ def _row(cell: Record, records: list[Record]) -> Record:
     row |= {"options": _compact(row["options"]), "task_options": _compact(row["task_options"])}
     for key in ("measure", "schema", "digest"):
         row.pop(key, None)
-    return row | _times([r for r in visits.get("time", []) if r["status"] == "ok"], row)
+    return row | _times(visits.get("time", []), row)
 
 
 def _latest(measure: Measure, visits: list[Record], n_wanted: int) -> Record:
@@ -272,26 +264,28 @@ def _latest(measure: Measure, visits: list[Record], n_wanted: int) -> Record:
     latest = visits[-1]
     if latest["status"] not in MEASURED:
         return {"status": latest["status"], "reason": latest.get("reason")}
-    n_left = visits_left(visits, {(latest["cell"], measure): n_wanted})[latest["cell"], measure]
+    n_left = sum(Agenda({(latest["cell"], measure): n_wanted}, visits).left.values())
     missing = {"status": "pending", "reason": f"{n_wanted - n_left} of {n_wanted} visits made"}
-    return latest | (missing if n_left else {})
+    shown = counted(visits)[-1] if latest["status"] == "ok" else latest
+    return shown | (missing if n_left else {})
 
 
 def _times(visits: list[Record], row: Mapping[str, Any]) -> Record:
-    """The median of the visits' medians, the hull of their intervals, and the rate of visible operations.
+    """Of the visits that count, all samples, their median and its interval; the rate of visible operations.
 
     A visit that samples longer weighs no more: what differs between processes is no less real for it.
+    disturbed: how many of all visits were.
     """
-    samples = [visit["samples_s"] for visit in visits]
+    samples = [visit["samples_s"] for visit in counted(visits)]
     if not samples:
         return {}
-    time_s = median([median(of_visit) for of_visit in samples])
-    low_s, high_s = zip(*(median_interval(of_visit) for of_visit in samples), strict=True)
+    time_s, low_s, high_s = time_interval(samples)
     times: Record = {
         "samples_s": [sample for of_visit in samples for sample in of_visit],
         "time_s": time_s,
-        "time_low_s": min(low_s),
-        "time_high_s": max(high_s),
+        "time_low_s": low_s,
+        "time_high_s": high_s,
+        "disturbed": sum(map(is_disturbed, visits)),
     }
     return times | ({"flops_per_s": row["flops"] / time_s} if row.get("flops") is not None else {})
 

@@ -76,9 +76,11 @@ class TimingSettings(Settings):
 
     visits: processes per cell and measure of time. warmup_s, max_s: seconds of warm-up and, at most, of sampling.
     precision: stop earlier once the 95 % interval of the median is within ± this share of it.
+    repeats: how often at most a cell's time is measured again because something disturbed the machine.
     """
 
     visits: Count = 1
+    repeats: WholeNumber = 2
     warmup_s: float = Field(default=0.2, ge=0)
     max_s: float = Field(default=2.0, ge=0)
     precision: float = Field(default=0.02, gt=0)

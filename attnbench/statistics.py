@@ -6,6 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
+MIN_SAMPLES = 6  # the fewest whose extremes enclose the median with 95 %
+
 
 def median(samples: Sequence[float]) -> float:
     """The middle of the samples; one slow sample does not move it."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-COUNTS = ("T", "S", "B", "max_T", "d_model", "d_ff", "threads", "calls", "seed")
+COUNTS = ("T", "S", "B", "max_T", "d_model", "d_ff", "threads", "calls", "seed", "switches")
 
 
 def distrust(record: Mapping[str, Any]) -> str | None:
@@ -32,7 +32,7 @@ def _kind(key: str) -> tuple[str, Callable[[Any], bool]]:
         return "a text", lambda value: isinstance(value, str)
     if key in ("extra", "options", "task_options"):
         return "an object", lambda value: isinstance(value, dict)
-    if key == "measures":
+    if key in ("measures", "flags"):
         return "a list of texts", lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value)
     return "", lambda value: True
 

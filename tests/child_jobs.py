@@ -104,3 +104,17 @@ def device_context():
     import torch
 
     return {"live": torch.cuda.is_initialized(), "can_be_made": not torch.cuda._is_in_bad_fork()}
+
+
+def own_peak():
+    """The resident peak of this process, as a visit reads it."""
+    from attnbench.measure.memory import resident_peak_bytes
+
+    return resident_peak_bytes(lambda: None)
+
+
+def inherited_peak():
+    """The same from an account that goes on over a process's birth."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

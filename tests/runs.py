@@ -1,4 +1,7 @@
-"""Sweeps for the tests of whole runs: tiny cells of plugin mixers, so that each visit takes milliseconds."""
+"""Sweeps for the tests of whole runs: tiny cells of plugin mixers, so that each visit takes milliseconds.
+
+A busy machine repeats none of them, so that what is made can be counted.
+"""
 
 import sys
 from pathlib import Path
@@ -10,6 +13,7 @@ question = "Does it work?"
 [timing]
 warmup_s = 0.0
 max_s = 0.005
+repeats = 0
 [defaults]
 d_model = 8
 n_heads = 2

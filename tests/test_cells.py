@@ -263,7 +263,7 @@ def test_settings_of_timing_count_for_time_and_those_of_training_for_accuracy():
 
 
 def test_more_visits_of_a_cell_join_the_earlier_ones():
-    assert only_cell(timing={"visits": 3}).id == only_cell().id
+    assert only_cell(timing={"visits": 3, "repeats": 5}).id == only_cell().id
 
 
 def test_limits_and_words_do_not_change_an_id():

@@ -6,9 +6,13 @@ import sys
 from importlib.metadata import version
 
 import pytest
+import typer
+from run_rows import cell, run_of, timed
 from runs import PLUGINS, write_sweep
 
-from attnbench.records import read_records
+from attnbench import cli
+from attnbench.execute import runner
+from attnbench.records import Run, read_records
 
 GRID = '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 12, 16]\nmeasure = ["time", "memory"]\n'
 
@@ -139,11 +143,20 @@ def test_dry_run_has_a_table_for_each_kind_of_cell(tmp_path):
 
 
 def test_budget_that_is_spent_says_how_to_go_on(tmp_path):
-    sweep = write_sweep(tmp_path, GRID)
+    sweep = write_sweep(tmp_path, GRID.replace('["time", "memory"]', '"memory"'))  # nothing to narrow
     done = attnbench("run", sweep, "--out", tmp_path / "run", "--budget", "1ms")
     assert done.returncode == 1
     assert "the budget of 1ms is spent, 6 cells pending; the same command with --resume goes on" in done.stdout
     assert attnbench("run", sweep, "--out", tmp_path / "run", "--budget", "10m", "--resume").returncode == 0
+
+
+def test_times_that_no_quiet_visit_gave_are_told(tmp_path, monkeypatch, capsys):
+    made = [timed("a", 1.0, flags=["disturbed: 9% of the sampling stolen"]), timed("b", 1.0, flags=[])]
+    run_of(tmp_path, [cell("a"), cell("b", T=128)], made)
+    monkeypatch.setattr(runner, "run", lambda *arguments, **more: Run(tmp_path))
+    with pytest.raises(typer.Exit):
+        cli.run_command(tmp_path / "sweep.toml")
+    assert capsys.readouterr().err == "note: 1 of 2 cells without an undisturbed time\n"
 
 
 def test_dry_run_shows_every_resolved_cell_and_runs_nothing(tmp_path):

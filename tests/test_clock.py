@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from attnbench.measure.clock import time_call
+from attnbench.measure.quiet import Usage
 from attnbench.settings import TimingSettings
 
 
@@ -90,6 +91,21 @@ def test_sampled_time_is_the_time_of_all_calls():
     timing = Machine(*([2e-3, 3e-3] * 100)).time(TimingSettings(warmup_s=0.001, max_s=0.02, precision=NEVER))
     assert timing.sampled_s == pytest.approx(sum(timing.samples_s) * timing.calls)
     assert timing.sampled_s == pytest.approx(0.02, rel=0.1)
+
+
+def test_what_the_system_tells_is_told_of_sampling_alone():
+    machine = Machine(0.5, 2e-3)
+
+    def look():
+        machine.log.append("look")
+        n_calls = machine.log.count("call")
+        return Usage(cpu_s=machine.now_s, switches=n_calls, steal_s=None)
+
+    timing = machine.time(TimingSettings(warmup_s=0.6, max_s=0.1, precision=NEVER), look=look)
+    assert machine.log.count("look") == 2
+    assert timing.cpu_s == pytest.approx(timing.sampled_s)
+    assert timing.switches == len(timing.samples_s) * timing.calls
+    assert timing.steal_s is None
 
 
 def test_record_says_whether_precision_or_the_cap_ended_it():

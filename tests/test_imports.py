@@ -37,8 +37,9 @@ TORCH_FREE = [
         "report",
         "settings",
     }
-    | {"statistics", "sweep", "wording"}
+    | {"statistics", "sweep", "visits", "wording"}
     or name in tuple(f"attnbench.execute.{part}" for part in ("doctor", "local", "orders", "runner"))
+    or name == "attnbench.measure.quiet"
 ]
 
 
@@ -95,6 +96,7 @@ ONLY = {  # of ours, these import nothing but
 NEVER = {  # these import none of
     "attnbench.sweep": ("cells", "records", "analyse", "report", "execute", "train", "transformer", "measure"),
     "attnbench.cells": ("records", "analyse", "report", "execute", "train", "transformer", "measure"),
+    "attnbench.visits": ("cells", "records", "analyse", "report", "execute", "train", "transformer", "measure"),
     "attnbench.records": ("analyse", "report", "execute", "train", "transformer", "measure"),
     "attnbench.analyse": ("report", "execute", "train", "transformer", "measure"),
     "attnbench.report": ("execute", "train", "transformer", "measure"),

@@ -77,6 +77,16 @@ def test_debug_shows_the_traceback(capsys, tmp_path):
     assert "Traceback of it" in capsys.readouterr().err
 
 
+def test_that_the_rest_of_a_budget_is_put_to_use_is_said_once(capsys, tmp_path):
+    with ShownProgress() as progress:
+        progress.started(run=tmp_path / "run", n_cells=3, expected_s=[("time", 2.0)] * 3)
+        for n_cells in (3, 1):
+            progress.narrowing(n_cells=n_cells)
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "all visits made; the rest of the budget goes to 3 cells with wide intervals"
+    ]
+
+
 def test_title_of_an_accuracy_cell_names_its_task():
     assert title(cell(label="lstm", task="distance", phase=None, T=64)) == "lstm distance T=64 d_model=8"
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from run_rows import cell, record, run_of, timed
 
 from attnbench.errors import RequestError
-from attnbench.records import COLUMNS, STATUSES, Run, append, read, read_lines, read_records, visits_left
+from attnbench.records import COLUMNS, STATUSES, Run, append, read, read_lines, read_records
 from attnbench.run_folder import RunFolder
+from attnbench.visits import DISTURBED, Agenda
 
 NAMES = ["é" * 3, "plain", "三", 'quote" and \\']
 
@@ -94,6 +95,8 @@ BAD = [
     ({"n_params": 3.5}, "n_params is not a count"),
     ({"peak_bytes": -1}, "peak_bytes is not a count"),
     ({"calls": True}, "calls is not a count"),
+    ({"switches": -1}, "switches is not a count"),
+    ({"flags": ["one sample", 3]}, "flags is not a list of texts"),
     ({"flops": "many"}, "flops is not a number"),
     ({"extra": ["x"]}, "extra is not an object"),
     ({"cell": 12}, "cell is not a text"),
@@ -167,31 +170,7 @@ def test_what_json_cannot_hold_does_not_stop_a_run(tmp_path):
     assert read_back["options"]["path"] == "x"
 
 
-# What is left to do
-
-WANTED = {("a", "time"): 3, ("a", "memory"): 1, ("b", "time"): 1}
-
-
-def test_visits_that_were_made_are_not_made_again():
-    made = [record("a"), record("a"), record("b"), record("b"), record("c"), record("a", "accuracy")]
-    assert visits_left([], WANTED) == WANTED
-    assert visits_left(made, WANTED) == {("a", "time"): 1, ("a", "memory"): 1, ("b", "time"): 0}
-
-
-@pytest.mark.parametrize("status", [status for status in STATUSES if status not in ("ok", "unsupported")])
-def test_after_a_visit_that_went_wrong_none_is_left_of_that_measure(status):
-    left = visits_left([record("a", status=status)], WANTED)
-    assert left == WANTED | {("a", "time"): 0}
-    assert visits_left([record("a"), record("a", status=status)], WANTED, retry=[status]) == WANTED
-
-
-def test_visits_before_one_that_went_wrong_do_not_count():
-    made = [record("a"), record("a", status="oom"), record("a")]
-    assert visits_left(made, WANTED)["a", "time"] == 2
-
-
-def test_whether_unsupported_still_holds_is_asked_again():
-    assert visits_left([record("a", status="unsupported")], WANTED) == WANTED
+# One row per cell
 
 
 def test_figures_of_a_visit_that_went_wrong_are_not_measurements(tmp_path):
@@ -200,16 +179,6 @@ def test_figures_of_a_visit_that_went_wrong_are_not_measurements(tmp_path):
     assert found["status"] == "nonconformant"
     assert pd.isna(found["peak_bytes"])
     assert pd.isna(found["time_s"])
-
-
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["time", "memory"]), st.sampled_from(STATUSES))))
-def test_visits_never_become_more_and_never_negative(made):
-    left = visits_left([record(name, measure, status) for name, measure, status in made], WANTED)
-    assert left.keys() == WANTED.keys()
-    assert all(0 <= left[key] <= WANTED[key] for key in WANTED)
-
-
-# One row per cell
 
 
 def test_a_cell_without_a_visit_is_pending(tmp_path):
@@ -286,6 +255,18 @@ def test_a_visit_that_samples_longer_weighs_no_more(tmp_path):
     assert found["flops_per_s"] == 1e6 / 2.0
 
 
+def test_of_a_disturbed_visit_nothing_is_shown_where_there_is_a_good_one(tmp_path):
+    noisy = {"flags": [f"{DISTURBED}9% of the sampling stolen"], "first_call_s": 9.0}
+    made = [timed("a", 1.0, first_call_s=5.0, flags=[]), timed("a", 2.0, **noisy)]
+    found = row(tmp_path / "mixed", cell("a"), made)
+    assert (found["time_s"], found["samples_s"], found["first_call_s"], found["flags"]) == (1.0, [1.0], 5.0, [])
+    assert (found["visits"], found["disturbed"]) == (2, 1)
+    found = row(tmp_path / "noisy", cell("a"), made[1:])
+    assert (found["time_s"], found["first_call_s"], found["flags"]) == (2.0, 9.0, noisy["flags"])
+    assert (found["visits"], found["disturbed"]) == (1, 1)
+    assert [Run(tmp_path / name).n_disturbed for name in ("mixed", "noisy")] == [0, 1]
+
+
 def test_a_variants_own_facts_take_no_column_that_means_something_else(tmp_path):
     facts = {"status": "fast path", "measure": "mine", "T": "9", "backend": "flash", "tile": "64"}
     found = row(tmp_path, cell("a"), [timed("a", 1.0) | {"extra": facts}])
@@ -298,7 +279,7 @@ def test_lines_that_lack_what_a_record_needs_are_left_out_and_their_visits_made_
     records, notes = read_records(tmp_path)
     assert len(records) == 1
     assert len(notes) == 2
-    assert visits_left(records, {("a", "time"): 2}) == {("a", "time"): 1}
+    assert Agenda({("a", "time"): 2}, records).left == {("a", "time"): 1}
 
 
 def test_a_torn_environment_is_an_empty_one(tmp_path):

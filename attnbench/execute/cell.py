@@ -35,6 +35,7 @@ from attnbench.measure.clock import time_call
 from attnbench.measure.cost import cost
 from attnbench.measure.device import Device, open_device
 from attnbench.measure.memory import peak_bytes, resident_peak_bytes
+from attnbench.measure.quiet import sentinel_s
 from attnbench.mixer import Mixer
 from attnbench.registry import Source
 from attnbench.settings import TimingSettings
@@ -136,9 +137,11 @@ def _time(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
     workload = build_workload(cell, build_module(cell, mixer))
     with torch.set_grad_enabled(cell.phase in TRAINING_PHASES):
         call, compiling = _ready(cell, workload)
-        timing = time_call(call, order.timing, device=device, resolution_s=_resolution_s(device))
+        resolution_s, before_s = _resolution_s(device), sentinel_s()
+        timing = time_call(call, order.timing, device=device, resolution_s=resolution_s)
+        sentinels = {"sentinel_before_s": before_s, "sentinel_after_s": sentinel_s()}
         status = _sound(cell, workload, call())
-    return status | _in_force(cell, workload) | compiling | asdict(timing)
+    return status | _in_force(cell, workload) | compiling | asdict(timing) | sentinels
 
 
 def _memory(order: Visit, mixer: MixerFactory) -> dict[str, Any]:

@@ -21,10 +21,14 @@ class Listener:
     ) -> None:
         """Called for each record.
 
-        n_visits: how many of the announced visits it settles; all that are left of a cell when one goes wrong.
+        n_visits: how many of the announced visits it settles; all that are left of a cell when one goes wrong, none
+        when it was disturbed and will be repeated, or when it is one of a further round.
         took_s, expected_s: the time that went into it, and that they had been expected to take; of visits side by
         side, each is given its share. detail: a traceback or last output, where something went wrong.
         """
 
     def settled(self, *, cells: Sequence[Cell], status: str, reason: str, detail: str | None) -> None:
         """Called once for all cells that the check of their variant gives a status; `ended` follows for each record."""
+
+    def narrowing(self, *, n_cells: int) -> None:
+        """Called before each further round, of n_cells whose time is known less well than asked."""

@@ -2,7 +2,10 @@
 
     read ─▶ ask what the names mean ─▶ validate ─▶ expand ─▶ ask what can run ─▶ check promises ─▶ visit ─▶ record
 
-Time is measured one visit after the other; checks, memory and accuracy visits run side by side.
+Time is measured one visit after the other; checks, memory and accuracy visits run side by side. Cells are visited in
+rounds, each in an order of its own. A time visit that something disturbed (see `measure.quiet`) is flagged, and a later
+round makes one more of its cell, `timing.repeats` at most. What is left of a budget goes to further rounds of the cells
+whose time has too wide an interval.
 """
 
 from __future__ import annotations
@@ -12,8 +15,7 @@ import json
 import math
 import random
 import time
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +27,15 @@ from attnbench.execute.listener import Listener
 from attnbench.execute.local import FreshProcesses, Job, Outcome
 from attnbench.execute.plan import Plan, at_once, bounded, make_plan
 from attnbench.measure.machine import environment, usable_cores
-from attnbench.records import AS_ASKED, STATUSES, Record, Run, read_records, visits_left
+from attnbench.measure.quiet import disturbance, sentinels
+from attnbench.records import AS_ASKED, STATUSES, Record, Run, read_records
 from attnbench.run_folder import RunFolder
 from attnbench.settings import Measure, size
 from attnbench.sweep import read_toml, wanted_tasks
+from attnbench.visits import DISTURBED, Agenda, relative_interval
 
 CHECK_TIMEOUT_S = 60.0  # a sweep's own timeout bounds it when smaller
+LEVEL_TIMEOUT_S = 10.0
 
 
 def run(
@@ -55,7 +60,8 @@ def run(
     of this folder left. timeout_s: seconds for each visit, instead of the file's. workers: visits side by side where
     that is allowed, default the number of usable cores. retry: statuses that a resumed run tries again. fail_fast:
     stop at the first cell that goes wrong; budget_s: begin no visit after so many seconds; either leaves the rest
-    pending. Raises RequestError before anything runs when the request is wrong.
+    pending, and what a budget leaves over narrows the widest intervals of time. Raises RequestError before anything
+    runs when the request is wrong.
     """
     path, overrides, retry = Path(sweep), listed(overrides), listed(retry)
     check_request(out=out, resume=resume, overwrite=overwrite, retry=retry)
@@ -124,20 +130,23 @@ class _Work:
         self.workers, self.fail_fast, self.failed = conduct.workers, conduct.fail_fast, False
         self.deadline_s = time.monotonic() + conduct.budget_s
         records, _ = read_records(folder.path)
-        self.left = visits_left(records, self._wanted(), conduct.retry)
+        repeats = plan.sweep.timing.repeats
+        self.agenda = Agenda(self._wanted(), records, repeats=repeats, retry=conduct.retry)
+        self.quiet_s = min((s for record in self._own(records) for s in sentinels(record)), default=math.inf)
         self.refused = {(r["cell"], r["measure"]): r["reason"] for r in records if r["status"] == "unsupported"}
         self.flops = {cell.id: judged.flops for cell, judged in zip(plan.cells, plan.judgements, strict=True)}
 
     def do(self) -> None:
-        """Everything that is still to do, in the order: what cannot run, checks, time, memory, accuracy."""
+        """Everything that is still to do, in the order: what cannot run, checks, time, memory, accuracy, narrowing."""
         self._skip_refused()
         expected_s = [(measure, self._expected_s(cell, measure)) for cell, measure in self._pending()]
         self.listener.started(run=self.folder.path, n_cells=len(self.plan.cells), expected_s=expected_s)
         self._refuse_unsupported()
         self._check()
+        self._learn_level()
         for measure in ("time", "memory", "accuracy"):
-            pairs = [pair for pair in self._pending() if pair[1] == measure]
-            self._visit(pairs, at_once([cell for cell, _ in pairs], measure, self.workers))
+            self._in_rounds(measure)
+        self._narrow()
 
     def _wanted(self) -> dict[tuple[str, Measure], int]:
         """How many visits each cell and measure is to have."""
@@ -149,7 +158,7 @@ class _Work:
             (cell, measure)
             for cell in self.plan.cells
             for measure in cell.measures
-            for _ in range(self.left[cell.id, measure])
+            for _ in range(self.agenda.left[cell.id, measure])
         ]
 
     def _skip_refused(self) -> None:
@@ -157,7 +166,7 @@ class _Work:
         for cell, judged in zip(self.plan.cells, self.plan.judgements, strict=True):
             for measure in cell.measures:
                 if judged.reason and self.refused.get((cell.id, measure)) == judged.reason:
-                    self.left[cell.id, measure] = 0
+                    self.agenda.left[cell.id, measure] = 0
 
     def _refuse_unsupported(self) -> None:
         for cell, judged in zip(self.plan.cells, self.plan.judgements, strict=True):
@@ -196,31 +205,73 @@ class _Work:
         limit_s = bounded(CHECK_TIMEOUT_S, self.plan.timeout_s)
         return Job("attnbench.execute.cell:check", arguments, limit_s, tag=members)
 
-    def _visit(self, pairs: list[tuple[Cell, Measure]], side_by_side: int) -> None:
+    def _learn_level(self) -> None:
+        """Learn what a sentinel takes on this machine when it is quiet, in a process like those of visits."""
+        if any(measure == "time" for _, measure in self._pending()) and not self._over:
+            outcome = self.processes.call("attnbench.measure.quiet:level_s", timeout_s=LEVEL_TIMEOUT_S)
+            self.quiet_s = min(self.quiet_s, outcome.value) if outcome.status == "ok" else self.quiet_s
+
+    def _in_rounds(self, measure: Measure) -> None:
+        """Visit all cells once in shuffled order, then again those of which visits are left.
+
+        So no drift of the machine meets one variant only, and each round has an order of its own.
+        """
+        for n in itertools.count():
+            cells = [cell for cell in self.plan.cells if self.agenda.left.get((cell.id, measure))]
+            if self._over or not cells:
+                return
+            random.Random(n).shuffle(cells)
+            self._visit(cells, measure)
+
+    def _narrow(self) -> None:
+        """Spend what a budget leaves over on the cells whose time is known less well than asked, the widest first."""
+        while math.isfinite(self.deadline_s) and not self._over and (cells := self._wide()):
+            self.listener.narrowing(n_cells=len(cells))
+            self._visit(cells, "time")
+
+    def _wide(self) -> list[Cell]:
+        """The cells whose interval of time is wider than `timing.precision`, the widest first."""
+        made: dict[str, list[Record]] = {}
+        for record in self._own(read_records(self.folder.path)[0]):
+            if record["measure"] == "time":
+                made.setdefault(record["cell"], []).append(record)
+        width = {cell: relative_interval(visits) for cell, visits in made.items() if visits[-1]["status"] == "ok"}
+        cells = [cell for cell in self.plan.cells if width.get(cell.id, 0.0) > 2 * self.plan.sweep.timing.precision]
+        return sorted(cells, key=lambda cell: width[cell.id], reverse=True)
+
+    def _own(self, records: Iterable[Record]) -> list[Record]:
+        """The records of what this run wants."""
+        wanted = self._wanted()
+        return [record for record in records if (record["cell"], record["measure"]) in wanted]
+
+    def _visit(self, cells: Sequence[Cell], measure: Measure) -> None:
         jobs = (
-            Job("attnbench.execute.cell:visit", (self.plan.order(cell, measure),), self.plan.timeout_s, (cell, measure))
-            for cell, measure in _in_rounds(pairs)
-            if self.left[cell.id, measure] and not self._over  # an earlier visit may have gone wrong
+            Job("attnbench.execute.cell:visit", (self.plan.order(cell, measure),), self.plan.timeout_s, cell)
+            for cell in cells
+            if not self._over
         )
-        for job, outcome in self.processes.run(jobs, side_by_side):
-            cell, measure = job.tag
+        for job, outcome in self.processes.run(jobs, at_once(cells, measure, self.workers)):
             if self.failed:
                 return  # visits side by side with the one that went wrong stay pending
-            limit = self.plan.sweep.memory_limit if cell.device == "cpu" else None
-            self._record(cell, measure, _measured(outcome, limit), outcome)
+            limit = self.plan.sweep.memory_limit if job.tag.device == "cpu" else None
+            self._record(job.tag, measure, self._judged(_measured(outcome, limit)), outcome)
+
+    def _judged(self, fields: Record) -> Record:
+        """The fields of a visit, flagged where something disturbed it; the run's best sentinel is learnt as it goes."""
+        self.quiet_s = min([self.quiet_s, *sentinels(fields)])
+        why = disturbance(fields, self.quiet_s)
+        return fields | ({"flags": [*fields["flags"], f"{DISTURBED}{why}"]} if why else {})
 
     def _settle(self, cell: Cell, status: str, reason: str, outcome: Outcome | None = None) -> None:
         """Give all that is left of a cell a status without a visit."""
         for measure in cell.measures:
-            if self.left[cell.id, measure]:
+            if self.agenda.left[cell.id, measure]:
                 self._record(cell, measure, {"status": status, "reason": reason}, outcome)
 
     def _record(self, cell: Cell, measure: Measure, fields: Record, outcome: Outcome | None) -> None:
         record = {"cell": cell.id, "measure": measure, "variant": cell.variant} | fields
         self.folder.append(record)
-        before = self.left[cell.id, measure]
-        self.left[cell.id, measure] = before - 1 if fields["status"] == "ok" else 0
-        n_visits = before - self.left[cell.id, measure]
+        n_visits = self.agenda.settle(record)
         self.failed = self.failed or (self.fail_fast and fields["status"] not in AS_ASKED)
         took_s, detail = (outcome.seconds * self._share(cell, measure), outcome.detail) if outcome else (0.0, None)
         self.listener.ended(
@@ -249,17 +300,6 @@ def _check_key(cell: Cell, part: int) -> str:
     use = cell.parts[part]
     key = [use.name, use.options, cell.mixer_roles, cell.dtype, cell.device]
     return json.dumps(key, sort_keys=True, default=str)
-
-
-def _in_rounds(pairs: list[tuple[Cell, Measure]]) -> Iterator[tuple[Cell, Measure]]:
-    """All cells once, then again, each time in another order, so that no drift meets one variant only."""
-    order, rounds, made = random.Random(0), defaultdict[int, list[tuple[Cell, Measure]]](list), Counter[str]()
-    for cell, measure in pairs:
-        rounds[made[cell.id]].append((cell, measure))
-        made[cell.id] += 1
-    for members in rounds.values():
-        order.shuffle(members)
-        yield from members
 
 
 def _verdict(outcome: Outcome) -> tuple[str, str]:

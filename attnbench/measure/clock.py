@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from attnbench.measure.device import Device
+from attnbench.measure.quiet import Usage, usage
 from attnbench.settings import TimingSettings
-from attnbench.statistics import median, median_interval
+from attnbench.statistics import MIN_SAMPLES, median, median_interval
 
 SAMPLE_S = 1e-3
-MIN_SAMPLES = 6  # the fewest whose extremes enclose the median with 95 %
 MIN_SHARE = 0.1  # of the cap: samples taken back to back look more alike than the machine is
 RESOLUTION_CALLS = 5  # a call that costs less than this many empty module calls is at timer resolution
 
@@ -30,6 +30,7 @@ class Timing:
     sampled_s: wall time of all sampling.
     warmup_s: wall time before it, first call included; first_call_s: the first call alone.
     stopped_by: `precision` or `cap`. flags: what a reader must know before believing the numbers.
+    cpu_s, switches, steal_s: what was used while sampling, see `quiet.Usage`.
     """
 
     samples_s: list[float]
@@ -39,6 +40,9 @@ class Timing:
     first_call_s: float
     stopped_by: str
     flags: list[str]
+    cpu_s: float
+    switches: int | None
+    steal_s: float | None
     wall_ratio: float | None = None
 
 
@@ -61,11 +65,13 @@ def time_call(
     device: Device,
     clock: Callable[[], float] = time.perf_counter,
     resolution_s: float = 0.0,
+    look: Callable[[], Usage] = usage,
 ) -> Timing:
     """Time `call`. The device is synchronised before the first and after the last look at the clock of each sample.
 
     Before that its cache is flushed, where a device asks for it. Warm-up and budgets go by the wall clock.
     resolution_s: the cost of an empty call; calls that cost less than a few of these are flagged.
+    look: the system's account of what this process has used.
     """
 
     def sample(n: int) -> _Sample:
@@ -88,7 +94,9 @@ def time_call(
     warmups = [taken.wall_s for taken in _until(settings.warmup_s - first_call_s, lambda: sample(1), at_least)]
     fastest_s = min(warmups, default=first_call_s)
     calls = max(1, math.ceil(SAMPLE_S / fastest_s)) if fastest_s > 0 else math.ceil(SAMPLE_S / 1e-9)
+    before = look()
     samples, stopped_by = _take(lambda: sample(calls), settings, calls)
+    used = look().since(before)
     samples_s = [taken.counted_s / calls for taken in samples]
     sampled_s, counted_s = sum(taken.wall_s for taken in samples), sum(taken.counted_s for taken in samples)
     return Timing(
@@ -99,6 +107,9 @@ def time_call(
         first_call_s=first_call_s,
         stopped_by=stopped_by,
         flags=_flags(samples_s, warmups, RESOLUTION_CALLS * resolution_s),
+        cpu_s=used.cpu_s,
+        switches=used.switches,
+        steal_s=used.steal_s,
         wall_ratio=None if samples[0].events_s is None or counted_s <= 0 else sampled_s / counted_s,
     )
 
