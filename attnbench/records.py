@@ -27,8 +27,9 @@ from filelock import FileLock, Timeout
 
 from attnbench import plugin_files
 from attnbench.errors import RequestError
+from attnbench.intervals import interval, typical_spread
 from attnbench.settings import Measure
-from attnbench.statistics import median, median_interval
+from attnbench.statistics import median
 from attnbench.trust import distrust
 
 SCHEMA = 1
@@ -81,6 +82,7 @@ COLUMNS = (
     "reason",
     "visits",
     "samples_s",
+    "visit_samples_s",
     "calls",
     "sampled_s",
     "warmup_s",
@@ -286,7 +288,9 @@ def visits_left(
 
 
 def read(*runs: str | Path) -> pd.DataFrame:
-    """One row per requested cell of a run folder, visits merged; `time_s` is the median over all samples, in seconds.
+    """One row per requested cell of a run folder, visits merged; `time_s` is the median of the visits' medians.
+
+    time_low_s, time_high_s: its 95 % interval, see `attnbench.intervals`. visit_samples_s: samples_s visit by visit.
 
     Of several folders, the rows of one after the other, told apart by the column `run`, which else is empty. Raises
     RequestError when a folder holds no run or is named twice. Torn records are left out with a note on standard error.
@@ -349,7 +353,16 @@ def _rows(path: Path) -> list[Record]:
     by_cell: dict[str, list[Record]] = {}
     for record in records:
         by_cell.setdefault(record["cell"], []).append(record)
-    return [_row(cell, by_cell.get(cell["cell"], [])) for cell in cells]
+    rows = [_row(cell, by_cell.get(cell["cell"], [])) for cell in cells]
+    _add_intervals([row for row in rows if "visit_samples_s" in row])
+    return rows
+
+
+def _add_intervals(timed: list[Record]) -> None:
+    """Give the rows of one run that have times their intervals; how far visits lie apart is learnt from all of them."""
+    typical = typical_spread([row["visit_samples_s"] for row in timed])
+    for row in timed:
+        row["time_low_s"], row["time_high_s"] = interval(row["visit_samples_s"], typical)
 
 
 def _row(cell: Record, records: list[Record]) -> Record:
@@ -370,7 +383,7 @@ def _row(cell: Record, records: list[Record]) -> Record:
 
 
 def _times(visits: list[Record], row: Mapping[str, Any]) -> Record:
-    """The median of the visits' medians, the hull of their intervals, and the rate of visible operations.
+    """The samples visit by visit, the median of the visits' medians, and the rate of visible operations.
 
     A visit that samples longer weighs no more: what differs between processes is no less real for it.
     """
@@ -378,13 +391,8 @@ def _times(visits: list[Record], row: Mapping[str, Any]) -> Record:
     if not samples:
         return {}
     time_s = median([median(of_visit) for of_visit in samples])
-    low_s, high_s = zip(*(median_interval(of_visit) for of_visit in samples), strict=True)
-    times: Record = {
-        "samples_s": [sample for of_visit in samples for sample in of_visit],
-        "time_s": time_s,
-        "time_low_s": min(low_s),
-        "time_high_s": max(high_s),
-    }
+    flat = [sample for of_visit in samples for sample in of_visit]
+    times: Record = {"samples_s": flat, "visit_samples_s": samples, "time_s": time_s}
     return times | ({"flops_per_s": row["flops"] / time_s} if row.get("flops") is not None else {})
 
 
