@@ -37,7 +37,7 @@ WIDTH, LEFT, RIGHT, GAP, BELOW = 10.0, 0.85, 0.2, 0.25, 0.52
 REFERENCES = {"chance": (0, (1, 1.6))}  # every other line of reference is dashed
 DASHED = (0, (5, 2))
 SAME_MARK, AMBIGUOUS_MARK = "≈", "?"
-MARKS = {SAME: SAME_MARK, AMBIGUOUS: AMBIGUOUS_MARK}
+MARKED = {SAME: f"{SAME_MARK}{{}}", AMBIGUOUS: f"{{}}{AMBIGUOUS_MARK}"}
 FORMATS = {".svg": {"Date": None}, ".png": {}, ".pdf": {"CreationDate": None}}  # and what keeps the date out of a file
 _STYLE_LOCK = threading.RLock()
 Picture = Figure
@@ -105,10 +105,10 @@ def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, not
 
     ratios: of `attnbench.analyse.compare.verdicts`; those that are the same or ambiguous bear a mark.
     """
-    marks = [MARKS.get(verdict, "") for verdict in ratios["verdict_corrected"]]
-    texts = [f"{mark}{words.significant(ratio, 2)}" for mark, ratio in zip(marks, ratios["ratio"], strict=True)]
+    forms = [MARKED.get(verdict, "{}") for verdict in ratios["verdict_corrected"]]
+    texts = [form.format(words.significant(ratio, 2)) for form, ratio in zip(forms, ratios["ratio"], strict=True)]
     with np.errstate(invalid="ignore"):
-        data = ratios.assign(value=np.log2(ratios["ratio"]), text=texts, mark=marks)
+        data = ratios.assign(value=np.log2(ratios["ratio"]), text=texts)
     largest = data["value"].abs().fillna(0).max()
     limit = float(np.clip(np.ceil(largest), 1, 5))
     ticks = {float(k): f"{2**k:g}" if k >= 0 else f"1/{2**-k:g}" for k in range(-int(limit), int(limit) + 1)}
@@ -323,7 +323,7 @@ def _plane(axes: Axes, part: DataFrame, T: Any, d: Any, mappable: ScalarMappable
             axes.add_patch(Rectangle(*box, facecolor=PAPER, edgecolor="white", hatch="////", linewidth=0.8))
         if measured and roomy:
             _write(axes, at, point.text, mappable.to_rgba(point.value))
-        elif measured and getattr(point, "mark", ""):
+        elif measured and getattr(point, "verdict_corrected", None) in MARKED:
             axes.plot(*at, ".", color=INK, markersize=2, zorder=5)
         elif roomy:
             _write(axes, at, scales.shortened(point.status, int(widths[i] / 0.05)), PAPER, size=6.5)
