@@ -127,7 +127,7 @@ def test_the_answer_tells_one_size_and_several_crossings_from_none():
     rows += [timed("d", T, 8, 1, spread=0.001) for T in (64, 128, 256)]
     text = answer(frame(rows), "a")[0].text
     assert "b takes 0.43 (d = 8) of a's time at T = 64." in text
-    assert "e takes 1.0 (d = 8) of a's time at T = 64, ambiguous." in text
+    assert "e takes 1.01 (d = 8) of a's time at T = 64, ambiguous." in text
     assert "c changes places with a at T ≈ 91 and 181 (d = 8)." in text
     assert "d takes the same time as a within 3 % (d = 8)." in text
 

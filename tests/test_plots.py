@@ -235,7 +235,7 @@ def test_ratios_that_are_the_same_or_ambiguous_bear_a_mark_and_the_note_says_whi
     rows = [timed("fused", T, 64, 1.0, spread=0.001) for T in (64, 128, 256)]
     rows += [timed("x", 64, 64, 0.5), timed("x", 128, 64, 1.0, spread=0.001), timed("x", 256, 64, 1.1, spread=0.5)]
     axes = drawn(rows, "time_ratio").axes[0]
-    assert [text.get_text() for text in axes.texts] == ["0.50", "≈1.0", "1.1?"]
+    assert [text.get_text() for text in axes.texts] == ["0.50", "≈1.00", "1.1?"]
     assert "≈ the same within 3 %, ? ambiguous; all 6 cells measured" in [text.get_text() for text in axes.figure.texts]
 
 

@@ -191,7 +191,7 @@ def test_ratios_come_with_their_verdicts_and_cells_without_one_with_their_status
     rows += [timed("b", 64, 8, 0.5), timed("b", 128, 8, 1, spread=0.001), timed("b", 256, 8, 1.2, spread=0.4)]
     rows = [row | {"peak_bytes": {64: 8000, 128: 2000}.get(row["T"]) if row["label"] == "b" else 4000} for row in rows]
     made = of(rows, "ratios_time", "a")
-    assert made.shown.values.tolist() == [[8, "b", "0.50 faster", "1.0 same", "1.2 ambiguous", "oom"]]
+    assert made.shown.values.tolist() == [[8, "b", "0.50 faster", "1.00 same", "1.2 ambiguous", "oom"]]
     assert made.data["verdict_corrected"].tolist()[:3] == ["faster", "same", "ambiguous"]
     assert made.data["verdict_corrected"].isna().tolist() == [False, False, False, True]
     assert "by Holm's correction at 5 % over all comparisons of one table" in made.note
@@ -249,6 +249,13 @@ def test_numbers_keep_their_significant_digits(value, digits):
     text = words.significant(value, digits)
     assert float(text) == pytest.approx(value, rel=0.51 * 10 ** (1 - digits))
     assert "e" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.4321, "0.43"), (0.996, "1.00"), (1.0, "1.00"), (1.04, "1.04"), (1.1, "1.1"), (12.3, "12")]
+)
+def test_a_ratio_near_one_shows_on_which_side_it_is(value, text):
+    assert words.ratio(value) == text
 
 
 @pytest.mark.parametrize(

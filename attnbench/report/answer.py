@@ -51,7 +51,7 @@ def _outcome(crossover: Crossover, what: str, baseline: str) -> tuple[str, str, 
     if crossover.n_sizes == 1:
         known = f", {tables.undecided(crossover)}" if crossover.side is None else ""
         behind = f" of {baseline}'s {what} at T = {words.whole(crossover.T_min)}{known}"
-        return "takes", words.significant(crossover.ratio, 2), behind
+        return "takes", words.ratio(crossover.ratio), behind
     if len(sizes) == 1:
         return f"is {sides[crossover.crossings[0].to]} than {baseline} from T ≈", sizes[0], ""
     if sizes:

@@ -58,7 +58,8 @@ def _ratios(group: Group, measure: Measure, baseline: str) -> Iterator[Picture]:
     caption = (
         f"{title}. Blue: {below} than {baseline}, red: {above}. Dashed: the line T = d. "
         "Solid: where both are equal, interpolated between measured cells. Hatched: no value. "
-        f"{plots.SAME_MARK}: the same {tables.NEAR}; {plots.AMBIGUOUS_MARK}: ambiguous."
+        f"{plots.SAME_MARK}: the same {tables.NEAR}; {plots.AMBIGUOUS_MARK}: ambiguous; "
+        "a dot: one of these, where there is no room."
     )
     yield Picture(name, caption, figure)
 

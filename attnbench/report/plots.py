@@ -106,7 +106,7 @@ def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, not
     ratios: of `attnbench.analyse.compare.verdicts`; those that are the same or ambiguous bear a mark.
     """
     forms = [MARKED.get(verdict, "{}") for verdict in ratios["verdict_corrected"]]
-    texts = [form.format(words.significant(ratio, 2)) for form, ratio in zip(forms, ratios["ratio"], strict=True)]
+    texts = [form.format(words.ratio(ratio)) for form, ratio in zip(forms, ratios["ratio"], strict=True)]
     with np.errstate(invalid="ignore"):
         data = ratios.assign(value=np.log2(ratios["ratio"]), text=texts)
     largest = data["value"].abs().fillna(0).max()

@@ -194,7 +194,7 @@ def ratio_table(compared: DataFrame, sides: Mapping[str, str]) -> DataFrame:
     """d_model and variant × T: the ratio to the baseline and its verdict, "0.82 faster"; else the status."""
     called = {FASTER: sides["below"], SLOWER: sides["above"], SAME: SAME, AMBIGUOUS: AMBIGUOUS}
     found = zip(compared["ratio"], compared["verdict_corrected"], compared["status"], strict=True)
-    texts = [f"{words.significant(r, 2)} {called[v]}" if v in called else status for r, v, status in found]
+    texts = [f"{words.ratio(r)} {called[v]}" if v in called else status for r, v, status in found]
     return spread(compared.assign(text=texts), ["d_model", "label"], "T")
 
 
