@@ -18,9 +18,11 @@ from typing import Any
 import pandas as pd
 
 from attnbench.errors import RequestError
+from attnbench.intervals import interval, typical_spread
 from attnbench.settings import Measure
+from attnbench.statistics import median
 from attnbench.trust import distrust
-from attnbench.visits import Agenda, counted, is_disturbed, time_interval
+from attnbench.visits import Agenda, counted, is_disturbed
 
 SCHEMA = 1
 STATUSES = (  # from best to worst: a cell's status is the worst of its measures'
@@ -72,6 +74,7 @@ COLUMNS = (
     "reason",
     "visits",
     "samples_s",
+    "visit_samples_s",
     "calls",
     "sampled_s",
     "warmup_s",
@@ -169,7 +172,9 @@ def _wrong(record: Any, needed: tuple[str, ...], place: str) -> str | None:
 
 
 def read(*runs: str | Path) -> pd.DataFrame:
-    """One row per requested cell of a run folder, visits merged; `time_s` is the median over all samples, in seconds.
+    """One row per requested cell of a run folder, visits merged; `time_s` is the median of the visits' medians.
+
+    time_low_s, time_high_s: its 95 % interval, see `attnbench.intervals`. visit_samples_s: samples_s visit by visit.
 
     Of several folders, the rows of one after the other, told apart by the column `run`, which else is empty. Raises
     RequestError when a folder holds no run or is named twice. Torn records are left out with a note on standard error.
@@ -237,7 +242,16 @@ def _rows(path: Path) -> list[Record]:
     by_cell: dict[str, list[Record]] = {}
     for record in records:
         by_cell.setdefault(record["cell"], []).append(record)
-    return [_row(cell, by_cell.get(cell["cell"], [])) for cell in cells]
+    rows = [_row(cell, by_cell.get(cell["cell"], [])) for cell in cells]
+    _add_intervals([row for row in rows if "visit_samples_s" in row])
+    return rows
+
+
+def _add_intervals(timed: list[Record]) -> None:
+    """Give the rows of one run that have times their intervals; how far visits lie apart is learnt from all of them."""
+    typical = typical_spread([row["visit_samples_s"] for row in timed])
+    for row in timed:
+        row["time_low_s"], row["time_high_s"] = interval(row["visit_samples_s"], typical)
 
 
 def _row(cell: Record, records: list[Record]) -> Record:
@@ -271,7 +285,7 @@ def _latest(measure: Measure, visits: list[Record], n_wanted: int) -> Record:
 
 
 def _times(visits: list[Record], row: Mapping[str, Any]) -> Record:
-    """Of the visits that count, all samples, their median and its interval; the rate of visible operations.
+    """Of the visits that count, the samples, the median of their medians, and the rate of visible operations.
 
     A visit that samples longer weighs no more: what differs between processes is no less real for it.
     disturbed: how many of all visits were.
@@ -279,12 +293,10 @@ def _times(visits: list[Record], row: Mapping[str, Any]) -> Record:
     samples = [visit["samples_s"] for visit in counted(visits)]
     if not samples:
         return {}
-    time_s, low_s, high_s = time_interval(samples)
     times: Record = {
         "samples_s": [sample for of_visit in samples for sample in of_visit],
-        "time_s": time_s,
-        "time_low_s": low_s,
-        "time_high_s": high_s,
+        "visit_samples_s": samples,
+        "time_s": (time_s := median([median(of_visit) for of_visit in samples])),
         "disturbed": sum(map(is_disturbed, visits)),
     }
     return times | ({"flops_per_s": row["flops"] / time_s} if row.get("flops") is not None else {})

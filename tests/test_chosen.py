@@ -302,7 +302,7 @@ def test_a_run_draws_itself(run):
     table = attnbench.Run(str(run)).table(rows="variant", columns="T", value="time_s")
     assert table.loc["full"].tolist() == [1e-3, 4e-3]
     assert np.isnan(table.loc["odd", "128"])
-    assert table.attrs["note"] == "1 of 4 cells missing: oom 1"
+    assert table.attrs["note"] == "1 of 4 cells missing: oom 1. Intervals hold the median with 95 %"
 
 
 @pytest.fixture
@@ -339,11 +339,11 @@ def test_a_table_is_printed_whole_or_written_in_the_format_of_its_suffix(run, co
     assert status == 0
     assert "1.00 ms" in shown
     assert "oom" in shown
-    assert shown.endswith("1 of 4 cells missing: oom 1\n")
+    assert shown.endswith("1 of 4 cells missing: oom 1. Intervals hold the median with 95 %\n")
     for suffix, part in (
         ("csv", "odd,0.002,oom"),
-        ("md", "| odd | 2.00 ms | oom |"),
-        ("tex", r"odd & 2.00 ms & oom \\"),
+        ("md", r"| odd | 2.00 ms \[1.89, 2.12\] | oom |"),
+        ("tex", r"odd & 2.00 ms {[}1.89, 2.12{]} & oom \\"),
     ):
         file = run / f"x.{suffix}"
         assert command(*asked, "-o", file) == (0, f"table: {file}\n", "")

@@ -121,23 +121,26 @@ def test_the_answer_names_the_crossovers_per_width():
 
 
 def test_the_answer_tells_one_size_and_several_crossings_from_none():
-    rows = [timed("a", T, 8, 1) for T in (64, 128, 256)] + [timed("b", 64, 8, 0.431), timed("e", 64, 8, 1.01)]
+    rows = [timed("a", T, 8, 1, spread=0.001) for T in (64, 128, 256)] + [
+        timed("b", 64, 8, 0.431),
+        timed("e", 64, 8, 1.01, spread=0.2),
+    ]
     rows += [timed("c", T, 8, value) for T, value in ((64, 2), (128, 0.5), (256, 2))]
-    rows += [timed("d", T, 8, 1) for T in (64, 128, 256)]
+    rows += [timed("d", T, 8, 1, spread=0.001) for T in (64, 128, 256)]
     text = answer(frame(rows), "a")[0].text
     assert "b takes 0.43 (d = 8) of a's time at T = 64." in text
-    assert "e takes 1.0 (d = 8) of a's time at T = 64, no difference beyond noise." in text
+    assert "e takes 1.01 (d = 8) of a's time at T = 64, ambiguous." in text
     assert "c changes places with a at T ≈ 91 and 181 (d = 8)." in text
-    assert "d does not differ from a beyond noise (d = 8)." in text
+    assert "d takes the same time as a within 3 % (d = 8)." in text
 
 
 def test_the_answer_announces_nothing_out_of_noise():
     noise = np.random.default_rng(0)
-    rows = [timed(name, T, 8, noise.normal(1, 0.01), spread=0.001) for name in "ab" for T in (64, 128, 256, 512)]
+    rows = [timed(name, T, 8, noise.normal(1, 0.01), spread=0.02) for name in "ab" for T in (64, 128, 256, 512)]
     rows += [timed("c", T, 8, value, spread=0.4) for T, value in ((64, 1.2), (128, 0.8), (256, 1.1), (512, 5))]
     text = answer(frame(rows), "a")[0].text
     assert text.split(". ") == [
-        "b does not differ from a beyond noise (d = 8)",
+        "b is nowhere told apart from a (d = 8)",
         "c is slower than a at every measured T where they differ (d = 8).",
     ]
 

@@ -29,6 +29,7 @@ TORCH_FREE = [
         "cli",
         "commands",
         "errors",
+        "intervals",
         "new",
         "options",
         "progress",
@@ -85,6 +86,7 @@ def test_the_reader_of_imports_sees_them(tmp_path):
 
 ONLY = {  # of ours, these import nothing but
     "attnbench.errors": (),
+    "attnbench.intervals": ("attnbench.statistics",),
     "attnbench.settings": (),
     "attnbench.statistics": (),
     "attnbench.wording": ("attnbench.errors", "attnbench.settings"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from attnbench.analyse.crossover import ratios
+from attnbench.analyse.compare import verdicts
 from attnbench.analyse.points import TIME, points
 from attnbench.report import plots, scales
 from attnbench.report.figures import pictures
@@ -169,7 +169,7 @@ def test_names_are_text_and_never_formulas(tmp_path):
 def plane(ratio, T=(64, 128, 256, 512), d=(32, 64, 128)):
     rows = [timed("base", t, width, 1.0) for t in T for width in d]
     rows += [timed("x", t, width, ratio(t, width)) for t in T for width in d]
-    found = ratios(points(frame(rows), TIME), "base")
+    found = verdicts(points(frame(rows), TIME), "base")
     return plots.ratio_planes(found, "base", "time", title="t").axes[0]
 
 
@@ -249,6 +249,23 @@ def test_cells_are_numbered_or_hatched_with_their_status():
     assert [text.get_text() for text in axes.texts] == ["0.25", "oom"]
     assert [patch.get_hatch() for patch in axes.patches] == ["////"]
     assert axes.collections[0].norm.vmin == -axes.collections[0].norm.vmax
+
+
+def test_ratios_that_are_the_same_or_ambiguous_bear_a_mark_and_the_note_says_which():
+    rows = [timed("fused", T, 64, 1.0, spread=0.001) for T in (64, 128, 256)]
+    rows += [timed("x", 64, 64, 0.5), timed("x", 128, 64, 1.0, spread=0.001), timed("x", 256, 64, 1.1, spread=0.5)]
+    axes = drawn(rows, "time_ratio").axes[0]
+    assert [text.get_text() for text in axes.texts] == ["0.50", "≈1.00", "1.1?"]
+    assert "≈ the same within 3 %, ? ambiguous; all 6 cells measured" in [text.get_text() for text in axes.figure.texts]
+
+
+def test_a_dot_stands_for_a_mark_where_a_cell_has_no_room():
+    sizes = range(16, 16 * 61, 16)
+    rows = [timed(name, T, 64, 1.0, spread=0.001) for name in ("fused", "x") for T in sizes]
+    axes = drawn([*rows, timed("fused", 16, 128, 1.0), timed("x", 16, 128, 3.0)], "time_ratio").axes[0]
+    dots = [line for line in axes.lines if line.get_marker() == "."]
+    assert len(dots) + sum(text.get_text().startswith("≈") for text in axes.texts) == len(sizes)
+    assert len(dots) > 30
 
 
 def test_accuracy_planes_reach_from_the_floor_to_one():

@@ -171,7 +171,7 @@ def test_crossovers_are_sentences():
     rows += [timed("slow", t, 64, 1e-7 * t**2 * 64) for t in T]
     rows += [timed("once", 64, 64, 1)]
     assert of(rows, "crossovers_time", "full").shown.set_index("variant")["d = 64"].to_dict() == {
-        "linear": "faster from T ≈ 256 [246, 266]",
+        "linear": "faster from T ≈ 256 [250, 263]",
         "slow": "no crossover in the measured range (slower, T = 64 to 512)",
         "once": "not enough sizes",
     }
@@ -181,9 +181,22 @@ def test_what_is_the_same_within_noise_has_no_crossover():
     rows = [timed("a", T, 8, 1, spread=0.3) for T in (64, 128)] + [timed("b", 64, 8, 1.1), timed("b", 128, 8, 0.9)]
     rows += [timed("c", 64, 8, 1.1), timed("c", 128, 8, 9)]
     assert of(rows, "crossovers_time", "a").shown["d = 8"].tolist() == [
-        "no difference beyond noise (T = 64 to 128)",
+        "ambiguous (T = 64 to 128)",
         "no crossover in the measured range (slower where they differ, T = 64 to 128)",
     ]
+
+
+def test_ratios_come_with_their_verdicts_and_cells_without_one_with_their_status():
+    rows = [timed("a", T, 8, 1, spread=0.001) for T in (64, 128, 256, 512)] + [failed("b", 512, 8, "oom")]
+    rows += [timed("b", 64, 8, 0.5), timed("b", 128, 8, 1, spread=0.001), timed("b", 256, 8, 1.2, spread=0.4)]
+    rows = [row | {"peak_bytes": {64: 8000, 128: 2000}.get(row["T"]) if row["label"] == "b" else 4000} for row in rows]
+    made = of(rows, "ratios_time", "a")
+    assert made.shown.values.tolist() == [[8, "b", "0.50 faster", "1.00 same", "1.2 ambiguous", "oom"]]
+    assert made.data["verdict_corrected"].tolist()[:3] == ["faster", "same", "ambiguous"]
+    assert made.data["verdict_corrected"].isna().tolist() == [False, False, False, True]
+    assert "by Holm's correction at 5 % over all comparisons of one table" in made.note
+    memory = of(rows, "ratios_memory", "a").shown.values.tolist()[0]
+    assert memory[2:] == ["2.0 heavier", "0.50 leaner", "not measured", "oom"]
 
 
 def test_slopes_need_three_sizes_and_count_what_was_dropped():
@@ -236,6 +249,13 @@ def test_numbers_keep_their_significant_digits(value, digits):
     text = words.significant(value, digits)
     assert float(text) == pytest.approx(value, rel=0.51 * 10 ** (1 - digits))
     assert "e" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.4321, "0.43"), (0.996, "1.00"), (1.0, "1.00"), (1.04, "1.04"), (1.1, "1.1"), (12.3, "12")]
+)
+def test_a_ratio_near_one_shows_on_which_side_it_is(value, text):
+    assert words.ratio(value) == text
 
 
 @pytest.mark.parametrize(

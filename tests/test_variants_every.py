@@ -14,6 +14,7 @@ from attnbench import options, registry
 from attnbench.execute.abilities import SIZE, abilities
 from attnbench.execute.describe import judge
 from attnbench.mixer import Attention, Mixer, Role, Spec, Use
+from attnbench.sweep import VariantUse
 
 ROLES: tuple[Role, ...] = typing.get_args(Role)
 SOURCES = registry.installed(registry.VARIANTS)
@@ -124,8 +125,10 @@ def row(name: str) -> dict[str, typing.Any]:
 
 def judged(name: str, role: Role, **changes: object) -> str | None:
     """Why a cell in this role is unsupported."""
-    sizes = {"T": SIZE, "S": SIZE, "max_T": SIZE, "d_model": SIZE, "n_heads": 4, "role": role, "variant": name}
-    (answer,) = judge([tiny_cell(**sizes | changes)], SOURCES, registry.installed(registry.TASKS))
+    sizes = {"T": SIZE, "S": SIZE, "max_T": SIZE, "d_model": SIZE, "n_heads": 4, "role": role}
+    (answer,) = judge(
+        [tiny_cell(parts=(VariantUse(name),), **sizes | changes)], SOURCES, registry.installed(registry.TASKS)
+    )
     return answer.reason
 
 

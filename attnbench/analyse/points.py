@@ -22,7 +22,8 @@ class Measure:
     """A measured column of the frame.
 
     low, high: columns of its interval; without them the interval is the range over seeds, none for one seed.
-    positive: only values above zero count as measured. average: over seeds.
+    positive: only values above zero count as measured. average: over seeds. resolution: values no farther apart, in
+    the unit of the column, are the same.
     """
 
     name: str
@@ -31,10 +32,11 @@ class Measure:
     high: str | None = None
     positive: bool = True
     average: Literal["median", "mean"] = "median"
+    resolution: float = 0.0
 
 
 TIME = Measure("time", "time_s", "time_low_s", "time_high_s")
-MEMORY = Measure("memory", "peak_bytes")
+MEMORY = Measure("memory", "peak_bytes", resolution=1.0)
 ACCURACY = Measure("accuracy", "accuracy", positive=False, average="mean")
 MEASURES = (TIME, MEMORY, ACCURACY)
 COLUMNS_OF = {  # columns that only cells with this measure have

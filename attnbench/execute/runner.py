@@ -298,7 +298,8 @@ class _Work:
 
 def _check_key(cell: Cell, part: int) -> str:
     use = cell.parts[part]
-    key = [use.name, use.options, cell.mixer_roles, cell.dtype, cell.device]
+    layers = [part, len(cell.parts), min(cell.n_layers or 1, part + len(cell.parts) + 1)]  # the first two that it fills
+    key = [use.name, use.options, cell.mixer_roles, cell.dtype, cell.device, layers]
     return json.dumps(key, sort_keys=True, default=str)
 
 
@@ -337,6 +338,7 @@ def _open(plan: Plan, out: str | Path | None, overrides: list[str], *, resume: b
         sweep = plan.sweep
         facts: dict[str, Any] = {"baseline": plan.baseline, "question": sweep.question, "overrides": overrides}
         facts |= {"timing": sweep.timing.model_dump(), "train": sweep.train.model_dump()}
+        facts |= {"memory_limit": sweep.memory_limit, "timeout": plan.timeout_s}
         machine = environment() | {"gpu": plan.catalogue.devices.get("cuda")}
         folder.begin(
             text, (cell.row() | {"wanted": plan.wanted(cell)} for cell in plan.cells), facts | machine, sources

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pandas import DataFrame
 
 from attnbench.analyse.chance import at_chance
+from attnbench.analyse.compare import verdicts
 from attnbench.analyse.crossover import Crossover, crossovers
 from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, points
 from attnbench.report import tables, words
@@ -48,16 +49,18 @@ def _outcome(crossover: Crossover, what: str, baseline: str) -> tuple[str, str, 
     if crossover.n_sizes == 0:
         return f"was not measured beside {baseline}", "", ""
     if crossover.n_sizes == 1:
-        known = ", no difference beyond noise" if crossover.side is None else ""
+        known = f", {tables.undecided(crossover)}" if crossover.side is None else ""
         behind = f" of {baseline}'s {what} at T = {words.whole(crossover.T_min)}{known}"
-        return "takes", words.significant(crossover.ratio, 2), behind
+        return "takes", words.ratio(crossover.ratio), behind
     if len(sizes) == 1:
         return f"is {sides[crossover.crossings[0].to]} than {baseline} from T ≈", sizes[0], ""
     if sizes:
         return f"changes places with {baseline} at T ≈", " and ".join(sizes), ""
+    if crossover.side is None and crossover.n_ambiguous:
+        return f"is nowhere told apart from {baseline}", "", ""
     if crossover.side is None:
-        return f"does not differ from {baseline} beyond noise", "", ""
-    where = "where they differ" if crossover.n_same else ""
+        return f"takes the same {what} as {baseline} {tables.NEAR}", "", ""
+    where = "where they differ" if crossover.n_same + crossover.n_ambiguous else ""
     return f"is {sides[crossover.side]} than {baseline} at every measured T {where}".strip(), "", ""
 
 
@@ -70,7 +73,9 @@ def _listed(ends: Sequence[str]) -> str:
 
 def _compared(group: Group, measure: Measure, baseline: str) -> str:
     by_label: dict[str, list[Crossover]] = {}
-    for found in crossovers(points(group.frame, measure), baseline):
+    merged = points(group.frame, measure)
+    compared = verdicts(merged, baseline, resolution=measure.resolution)
+    for found in crossovers(compared) if baseline in set(merged["label"]) else []:
         by_label.setdefault(found.label, []).append(found)
     return " ".join(comparison(label, found, measure.name, baseline) for label, found in by_label.items())
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from pandas import DataFrame, Series
+from pandas import DataFrame, MultiIndex, Series
 
-from attnbench.analyse.crossover import ratios
+from attnbench.analyse.compare import verdicts
 from attnbench.analyse.points import (
     APART,
     FOLLOWING,
@@ -227,7 +227,7 @@ def _intervals(data: DataFrame) -> str:
         return ""
     merged = (data["n_cells"] > 1).any()
     if "ratio" in data:
-        return ". Intervals are the widest that the 95 % intervals of both medians allow"
+        return ". Intervals hold the ratio with 95 %"
     return f". Intervals {'reach from the lowest to the highest' if merged else 'hold the median with 95 %'}"
 
 
@@ -240,12 +240,15 @@ def _relative(data: DataFrame, baseline: str, hue: str) -> tuple[DataFrame, Data
     label = next((label for label in known if baseline in (label, label.removeprefix(f"{hue} = "))), None)
     if label is None:
         raise RequestError([f'ratio_to: no {hue} "{baseline}" among the cells{did_you_mean(baseline, known)}'])
-    alone = data["n_cells"] < 2
-    data = data.assign(low=data["low"].where(alone), high=data["high"].where(alone))
-    joined = ratios(data, label, at=["facet", "x"])
+    joined = verdicts(data, label, at=["facet", "x"])
     if joined.empty:
         raise RequestError([f'ratio_to: nothing but "{baseline}" among the cells'])
     joined = joined.assign(**{name: good(joined[f"ratio{tail}"], positive=False) for name, tail in ENDS.items()})
+    place, merged = ["facet", "x"], data["n_cells"] > 1
+    of_several = MultiIndex.from_frame(data.loc[merged & (data["label"] == label), place])
+    joined.loc[(joined["n_cells"] > 1) | MultiIndex.from_frame(joined[place]).isin(of_several), ["low", "high"]] = (
+        np.nan
+    )
     facets = list(dict.fromkeys(joined["facet"]))
     return joined, DataFrame({"name": f"{label} (1)", "facet": facets, "x": joined["x"].min(), "value": 1.0})
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from pandas import DataFrame
 
-from attnbench.analyse.crossover import ratios
+from attnbench.analyse.compare import verdicts
 from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, missing, points
 from attnbench.report import plots, scales, tables, words
 from attnbench.report.looks import Look, looks
@@ -54,7 +54,7 @@ def _costs(group: Group, measure: Measure, axis: scales.Axis, style: Mapping[str
 
 def _ratios(group: Group, measure: Measure, baseline: str) -> Iterator[Picture]:
     """The T × d plane against the baseline, where there is another variant and more than one point."""
-    plane = ratios(points(group.frame, measure), baseline)
+    plane = verdicts(points(group.frame, measure), baseline, resolution=measure.resolution)
     if plane["ratio"].isna().all() or len(plane[["d_model", "T"]].drop_duplicates()) < 2:
         return
     what = measure.name
@@ -64,7 +64,9 @@ def _ratios(group: Group, measure: Measure, baseline: str) -> Iterator[Picture]:
     below, above = tables.SIDES[what]["below"], tables.SIDES[what]["above"]
     caption = (
         f"{title}. Blue: {below} than {baseline}, red: {above}. Dashed: the line T = d. "
-        "Solid: where both are equal, interpolated between measured cells. Hatched: no value."
+        "Solid: where both are equal, interpolated between measured cells. Hatched: no value. "
+        f"{plots.SAME_MARK}: the same {tables.NEAR}; {plots.AMBIGUOUS_MARK}: ambiguous; "
+        "a dot: one of these, where there is no room."
     )
     yield Picture(name, caption, figure)
 

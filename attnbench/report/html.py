@@ -12,7 +12,7 @@ from pandas import DataFrame
 
 from attnbench.report.answer import answer
 from attnbench.report.settings import GOVERNING, Environments
-from attnbench.report.tables import SAME, denominator, summary
+from attnbench.report.tables import RULE, denominator, summary
 from attnbench.report.writers import Table
 
 LONG = 16  # rows from which a table is folded
@@ -57,7 +57,7 @@ def page(
         baseline=baseline,
         compared=baseline in set(frame["label"]),
         denominator=denominator(frame),
-        same=SAME,
+        rule=RULE,
         findings=answer(frame, baseline),
         counts=summary(frame).to_dict("records"),
         reasons=reasons(frame),

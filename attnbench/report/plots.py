@@ -28,6 +28,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 from pandas import DataFrame
 
+from attnbench.analyse.compare import AMBIGUOUS, MARGIN, SAME
 from attnbench.analyse.crossover import crossings, noise
 from attnbench.report import scales, words
 from attnbench.report.looks import INK, PALE, PAPER, STYLE, Look
@@ -36,6 +37,8 @@ from attnbench.report.scales import Axis, Colours
 WIDTH, LEFT, RIGHT, GAP, BELOW = 10.0, 0.85, 0.2, 0.25, 0.52
 REFERENCES = {"chance": (0, (1, 1.6))}  # every other line of reference is dashed
 DASHED = (0, (5, 2))
+SAME_MARK, AMBIGUOUS_MARK = "≈", "?"
+MARKED = {SAME: f"{SAME_MARK}{{}}", AMBIGUOUS: f"{{}}{AMBIGUOUS_MARK}"}
 FORMATS = {".svg": {"Date": None}, ".png": {}, ".pdf": {"CreationDate": None}}  # and what keeps the date out of a file
 _STYLE_LOCK = threading.RLock()
 Picture = Figure
@@ -101,16 +104,16 @@ def curves(
 def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, note: str = "") -> Figure:
     """The T × d plane of each label, coloured by its ratio to the baseline, with T = d and the line of ratio 1.
 
-    ratios: as `attnbench.analyse.crossover.ratios` gives them.
+    ratios: of `attnbench.analyse.compare.verdicts`; those that are the same or ambiguous bear a mark.
     """
+    forms = [MARKED.get(verdict, "{}") for verdict in ratios["verdict_corrected"]]
+    texts = [form.format(words.ratio(ratio)) for form, ratio in zip(forms, ratios["ratio"], strict=True)]
     with np.errstate(invalid="ignore"):
-        data = ratios.assign(
-            value=np.log2(ratios["ratio"]), text=[words.significant(value, 2) for value in ratios["ratio"]]
-        )
+        data = ratios.assign(value=np.log2(ratios["ratio"]), text=texts)
     largest = data["value"].abs().fillna(0).max()
     limit = float(np.clip(np.ceil(largest), 1, 5))
-    marks = {float(k): f"{2**k:g}" if k >= 0 else f"1/{2**-k:g}" for k in range(-int(limit), int(limit) + 1)}
-    colours = Colours("RdBu_r", -limit, limit, marks, f"{what} ÷ baseline's {what}", bool(largest > limit))
+    ticks = {float(k): f"{2**k:g}" if k >= 0 else f"1/{2**-k:g}" for k in range(-int(limit), int(limit) + 1)}
+    colours = Colours("RdBu_r", -limit, limit, ticks, f"{what} ÷ baseline's {what}", bool(largest > limit))
     with _styled():
         drawn = [_contour(Figure().add_subplot(), part) for _, part in data.groupby("label", sort=False)]
         met = "" if any(drawn) else " (not met in the measured range)"
@@ -119,7 +122,8 @@ def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, not
             Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (4, 3)), label="T = d"),
             Line2D([], [], color=INK, linewidth=2, label=same),
         ]
-        sheet = _planes(data, colours, handles, title, note)
+        kept = f"{SAME_MARK} the same within {100 * MARGIN:g} %, {AMBIGUOUS_MARK} ambiguous; {note}"
+        sheet = _planes(data, colours, handles, title, kept)
         for (_, part), axes in zip(data.groupby("label", sort=False), sheet.panels, strict=True):
             axes.axline((0, 0), slope=1, color=INK, linewidth=1.3, linestyle=(0, (4, 3)), zorder=3)
             _contour(axes, part)
@@ -301,7 +305,7 @@ def _planes(data: DataFrame, colours: Colours, handles: Sequence[Line2D], title:
 def _plane(axes: Axes, part: DataFrame, T: Any, d: Any, mappable: ScalarMappable, size: tuple[float, float]) -> None:
     """Coloured cells with their numbers, and hatched ones with their status where a value is missing.
 
-    size: of the plane, in inches; numbers are left out where a cell has no room for them.
+    size: of the plane, in inches; numbers are left out where a cell has no room for them, and a dot stands for a mark.
     """
     x, y = scales.edges(T), scales.edges(d)
     axes.grid(False)
@@ -320,6 +324,8 @@ def _plane(axes: Axes, part: DataFrame, T: Any, d: Any, mappable: ScalarMappable
             axes.add_patch(Rectangle(*box, facecolor=PAPER, edgecolor="white", hatch="////", linewidth=0.8))
         if measured and roomy:
             _write(axes, at, point.text, mappable.to_rgba(point.value))
+        elif measured and getattr(point, "verdict_corrected", None) in MARKED:
+            axes.plot(*at, ".", color=INK, markersize=2, zorder=5)
         elif roomy:
             _write(axes, at, scales.shortened(point.status, int(widths[i] / 0.05)), PAPER, size=6.5)
 
@@ -340,7 +346,7 @@ def _contour(axes: Axes, part: DataFrame) -> bool:
     if len(T) > 1 and len(d) > 1:
         return _crosses(part) and _contour_of_plane(axes, part, T, d)
     across, draw = (part["T"], axes.axvline) if len(d) == 1 else (part["d_model"], axes.axhline)
-    found = crossings(across, part["ratio"], part["ratio_low"], part["ratio_high"])
+    found = crossings(across, part["ratio"], part["side"])
     for at in found:
         draw(float(np.log2(at.T)), color=INK, linewidth=2, zorder=4)
     return bool(found)
@@ -355,7 +361,7 @@ def _contour_of_plane(axes: Axes, part: DataFrame, T: Any, d: Any) -> bool:
 
 
 def _crosses(part: DataFrame) -> bool:
-    """Whether the ratio is below 1 in some cells and above it in others, beyond noise."""
+    """Whether the ratio is below 1 in some cells and above it in others, by their verdicts."""
     return bool(part["side"].min() < 0 < part["side"].max())
 
 

@@ -15,7 +15,8 @@ import pandas as pd
 from pandas import DataFrame
 
 from attnbench.analyse.chance import LEVEL, at_chance
-from attnbench.analyse.crossover import MARGIN, Crossing, Crossover, crossovers
+from attnbench.analyse.compare import AMBIGUOUS, FASTER, MARGIN, SAME, SLOWER, verdicts
+from attnbench.analyse.crossover import Crossing, Crossover, crossovers
 from attnbench.analyse.parameters import grows, spreads
 from attnbench.analyse.points import (
     ACCURACY,
@@ -37,7 +38,12 @@ from attnbench.report.writers import Table
 
 NOT_ASKED = "–"
 NOT_AVAILABLE = "not available"
-SAME = f"a ratio within ±{100 * MARGIN:g} % of 1, or with 1 in its interval, counts as no difference"
+NEAR = f"within {100 * MARGIN:g} %"
+RULE = (
+    f"a ratio is called different where it is off 1 by more than {100 * MARGIN:g} % and beyond its interval, by Holm's "
+    "correction at 5 % over all comparisons of one table; the same where its whole interval lies "
+    f"{NEAR} of 1; and else ambiguous"
+)
 NO_CROSSOVER = "no crossover in the measured range"
 REACH = 0.9
 COUNTS = ("n_params", "n_params_body")
@@ -173,9 +179,30 @@ def crossover_text(crossover: Crossover, sides: Mapping[str, str]) -> str:
         return "not enough sizes"
     span = f"T = {words.whole(crossover.T_min)} to {words.whole(crossover.T_max)}"
     if crossover.side is None:
-        return f"no difference beyond noise ({span})"
-    where = " where they differ" if crossover.n_same else ""
+        return f"{undecided(crossover)} ({span})"
+    where = " where they differ" if crossover.n_same + crossover.n_ambiguous else ""
     return f"{NO_CROSSOVER} ({sides[crossover.side]}{where}, {span})"
+
+
+def undecided(crossover: Crossover) -> str:
+    """What is known of a variant that is nowhere called different: all the same, or not told apart."""
+    if crossover.n_ambiguous == 0:
+        return f"the same {NEAR}"
+    return "ambiguous" if crossover.n_same == 0 else f"the same {NEAR}, or ambiguous"
+
+
+def ratio_table(compared: DataFrame, sides: Mapping[str, str]) -> DataFrame:
+    """d_model and variant × T: the ratio to the baseline and its verdict, "0.82 faster"; else the status."""
+    called = {FASTER: sides["below"], SLOWER: sides["above"], SAME: SAME, AMBIGUOUS: AMBIGUOUS}
+    found = zip(compared["ratio"], compared["verdict_corrected"], compared["status"], strict=True)
+    texts = [f"{words.ratio(r)} {called[v]}" if v in called else status for r, v, status in found]
+    return spread(compared.assign(text=texts), ["d_model", "label"], "T")
+
+
+def ratio_data(compared: DataFrame) -> DataFrame:
+    """The ratios with intervals, p and verdicts, alone and within their family."""
+    columns = ["ratio", "ratio_low", "ratio_high", "p", "p_holm", "verdict", "verdict_corrected", "status"]
+    return compared[[*POINT, *columns]].sort_values(["d_model", "T"], kind="stable")
 
 
 def crossing_text(at: Crossing) -> str:
@@ -198,9 +225,9 @@ def crossover_data(found: Iterable[Crossover]) -> DataFrame:
         ends: list[tuple[Any, ...]] = [(at.T, at.low, at.high, at.to) for at in c.crossings] or [
             (np.nan, np.nan, np.nan, c.side)
         ]
-        rows += [(c.label, c.d_model, *end, c.T_min, c.T_max, c.n_sizes, c.n_same) for end in ends]
-    columns = ["variant", "d_model", "T", "T_low", "T_high", "ratio_then", "T_min", "T_max", "n_sizes", "n_same"]
-    return DataFrame(rows, columns=columns)
+        rows += [(c.label, c.d_model, *end, c.T_min, c.T_max, c.n_sizes, c.n_same, c.n_ambiguous) for end in ends]
+    columns = ["variant", "d_model", "T", "T_low", "T_high", "ratio_then", "T_min", "T_max"]
+    return DataFrame(rows, columns=[*columns, "n_sizes", "n_same", "n_ambiguous"])
 
 
 def slopes(merged: DataFrame) -> DataFrame:
@@ -251,10 +278,11 @@ def tables(frame: DataFrame, baseline: str) -> list[Table]:
 
 
 def _measured(group: Group, measure: Measure, baseline: str) -> list[Table]:
-    """Values, local slopes and crossovers of one measure of one group."""
+    """Values, local slopes, ratios and crossovers of one measure of one group."""
     merged = points(group.frame, measure)
     note = words.missing_note(missing(group.frame, measure), len(group.frame))
-    found, sides = crossovers(merged, baseline), SIDES[measure.name]
+    compared, sides = verdicts(merged, baseline, resolution=measure.resolution), SIDES[measure.name]
+    found = crossovers(compared) if baseline in set(merged["label"]) else []
     title = words.title(measure.name, group.settings)
     name = words.file_name(measure.name, group.settings, group.differs)
     shown = values(merged, lambda point: words.scaled(point.value, UNITS[measure.name], point.low, point.high))
@@ -264,8 +292,11 @@ def _measured(group: Group, measure: Measure, baseline: str) -> list[Table]:
         Table(f"slopes_{name}", f"Local slopes in T: {title}", grown, _for_csv(grown, group, measure), note),
     ]
     if found:
+        note = f"{note}; {RULE}"
+        shown, data = ratio_table(compared, sides), _for_csv(ratio_data(compared), group, measure)
+        made.append(Table(f"ratios_{name}", f"Ratio to {baseline}: {title}", shown, data, note))
         shown, data = crossover_table(found, sides), _for_csv(crossover_data(found), group, measure)
-        made.append(Table(f"crossovers_{name}", f"Crossovers with {baseline}: {title}", shown, data, f"{note}; {SAME}"))
+        made.append(Table(f"crossovers_{name}", f"Crossovers with {baseline}: {title}", shown, data, note))
     return made
 
 

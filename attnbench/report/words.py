@@ -34,6 +34,11 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{rounded:.{max(decimals, 0)}f}"
 
 
+def ratio(value: float) -> str:
+    """A ratio with two digits, and around 1 with its hundredths: 0.43, 0.96, 1.04, 1.3, 12."""
+    return f"{value:.2f}" if 0.995 <= value < 1.095 else significant(value, 2)
+
+
 def scaled(value: float, units: Units, low: float = math.nan, high: float = math.nan) -> str:
     """A value in the largest unit not above it, with its interval in the same unit: "1.24 ms [1.21, 1.30]"."""
     name, size = next((unit for unit in reversed(units) if value >= unit[1]), units[0])
