@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 
 from attnbench import plugin_files
 from attnbench.errors import RequestError
+from attnbench.roofs import roofed
 from attnbench.settings import Measure
 from attnbench.statistics import median, median_interval
 from attnbench.trust import distrust
@@ -91,14 +92,20 @@ COLUMNS = (
     "flags",
     "wall_ratio",
     "peak_bytes",
+    "peak_bytes_formula",
     "rss_peak_bytes",
     "build_peak_bytes",
     "param_bytes",
+    "optimizer_bytes",
+    "saved_bytes",
     "state_bytes",
     "n_params",
     "n_params_body",
     "flops",
     "flops_executed",
+    "flops_core",
+    "flops_projection",
+    "bytes_moved",
     "accuracy",
     "sequence_accuracy",
     "chance",
@@ -116,6 +123,9 @@ COLUMNS = (
     "time_low_s",
     "time_high_s",
     "flops_per_s",
+    "roof_flops_per_s",
+    "roof_bytes_per_s",
+    "roof_share",
     "run",
 )
 
@@ -349,7 +359,8 @@ def _rows(path: Path) -> list[Record]:
     by_cell: dict[str, list[Record]] = {}
     for record in records:
         by_cell.setdefault(record["cell"], []).append(record)
-    return [_row(cell, by_cell.get(cell["cell"], [])) for cell in cells]
+    peaks = Run(path).environment.get("peaks", {})
+    return [roofed(_row(cell, by_cell.get(cell["cell"], [])), peaks) for cell in cells]
 
 
 def _row(cell: Record, records: list[Record]) -> Record:
@@ -360,6 +371,8 @@ def _row(cell: Record, records: list[Record]) -> Record:
     row: Record = dict(cell)
     for record in latest:
         row |= {key: value for key, value in record.items() if value is not None}
+    if "flags" in row:
+        row["flags"] = [flag for record in latest for flag in record.get("flags") or ()]
     for name, fact in row.pop("extra", {}).items():
         row.setdefault(name, fact)  # a variant's own facts take no column that means something else
     row |= {"status": worst["status"], "reason": worst.get("reason"), "visits": sum(map(len, visits.values()))}

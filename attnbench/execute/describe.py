@@ -36,6 +36,7 @@ _COST_MODULES = (
     "measure",
     "statistics",
     "execute/build",
+    "execute/phases",
     "execute/cell",
 )
 _ACCURACY_MODULES = (

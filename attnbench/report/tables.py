@@ -40,7 +40,9 @@ SAME = f"a ratio within ±{100 * MARGIN:g} % of 1, or with 1 in its interval, co
 NO_CROSSOVER = "no crossover in the measured range"
 REACH = 0.9
 COUNTS = ("n_params", "n_params_body")
-COSTS = ("flops", "flops_executed", *COUNTS, "param_bytes", "state_bytes")
+SIZES = ("param_bytes", "optimizer_bytes", "saved_bytes", "state_bytes")
+COSTS = ("flops", "flops_executed", "roof_share", "bytes_moved", *COUNTS, *SIZES)
+ROOF = "roof_share: executed operations per second, of what a product of large matrices reaches on this machine"
 AT_CHANCE = "not above chance"
 # What a ratio to the baseline below and above 1 is called.
 SIDES: Mapping[str, Mapping[str, str]] = {
@@ -244,7 +246,7 @@ def tables(frame: DataFrame, baseline: str) -> list[Table]:
     for group in groups(asked(frame, ACCURACY)):
         made += _accuracies(group)
     if len(data := costs(frame)):
-        made.append(Table("cost", "Cost of a cell by formula, and its sizes", _cost_text(data), data))
+        made.append(Table("cost", "Cost of a cell by formula, and its sizes", _cost_text(data), data, ROOF))
     return made
 
 
@@ -300,12 +302,17 @@ def _accuracy_text(point: Any) -> str:
 def _cost_text(data: DataFrame) -> DataFrame:
     shown = data.astype("object")
     for name in COSTS:
-        units = words.BYTE_UNITS if name.endswith("bytes") else words.COUNT_UNITS
-        shown[name] = [NOT_AVAILABLE if pd.isna(value) else words.scaled(float(value), units) for value in data[name]]
+        shown[name] = [NOT_AVAILABLE if pd.isna(value) else _said(name, float(value)) for value in data[name]]
     same = [name for name in data.columns if name not in ("T", *COSTS)]
     for name in COUNTS:
         shown[name] += np.where(grows(data, name, same), ", grows with T", "")
     return shown.where(shown.notna(), NOT_ASKED)
+
+
+def _said(name: str, value: float) -> str:
+    if name == "roof_share":
+        return words.percent(value)
+    return words.scaled(value, words.BYTE_UNITS if "bytes" in name else words.COUNT_UNITS)
 
 
 def unmatched(frame: DataFrame) -> str:
