@@ -70,7 +70,7 @@ def _roofline(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:
     found = roofline(group)
     if found is None:
         return
-    title = f"{words.title('rate', group.settings)}, under the roof of this machine"
+    title = f"{words.title('rate of operations', group.settings)}, under the roof of this machine"
     note = f"{len(found.points)} of {len(group.frame)} cells; bytes are the least that a call can move, by formula"
     figure = plots.curves(
         found.points,

@@ -41,8 +41,12 @@ NO_CROSSOVER = "no crossover in the measured range"
 REACH = 0.9
 COUNTS = ("n_params", "n_params_body")
 SIZES = ("param_bytes", "optimizer_bytes", "saved_bytes", "state_bytes")
+RARE = ("roof_share", "bytes_moved", "optimizer_bytes", "saved_bytes", "state_bytes")  # some phases or runs have none
 COSTS = ("flops", "flops_executed", "roof_share", "bytes_moved", *COUNTS, *SIZES)
-ROOF = "roof_share: executed operations per second, of what a product of large matrices reaches on this machine"
+ROOF = (
+    "roof_share: executed operations per second, of what a product of large matrices reached on this machine; above "
+    "100 %, the machine was busier then"
+)
 AT_CHANCE = "not above chance"
 # What a ratio to the baseline below and above 1 is called.
 SIDES: Mapping[str, Mapping[str, str]] = {
@@ -223,13 +227,17 @@ def slopes(merged: DataFrame) -> DataFrame:
 
 
 def costs(frame: DataFrame) -> DataFrame:
-    """What a cell costs by formula and by size: label, d_model, T, the settings that differ, and COSTS."""
+    """What a cell costs by formula and by size: label, d_model, T, the settings that differ, and COSTS.
+
+    Those of RARE are left out where no cell has them.
+    """
     parts = []
     for group in groups(frame):
         part = group.frame.groupby(POINT, sort=False)[list(COSTS)].first().reset_index().astype("object")
         parts.append(part.assign(**{name: group.settings.get(name) for name in group.differs}))
     together = pd.concat(parts, ignore_index=True) if parts else DataFrame(columns=[*POINT, *COSTS])
-    return together[[*(name for name in together.columns if name not in COSTS), *COSTS]].rename(
+    told = [name for name in COSTS if name not in RARE or together[name].notna().any()]
+    return together[[*(name for name in together.columns if name not in COSTS), *told]].rename(
         columns={"label": "variant"}
     )
 
@@ -301,7 +309,7 @@ def _accuracy_text(point: Any) -> str:
 
 def _cost_text(data: DataFrame) -> DataFrame:
     shown = data.astype("object")
-    for name in COSTS:
+    for name in (name for name in COSTS if name in data.columns):
         shown[name] = [NOT_AVAILABLE if pd.isna(value) else _said(name, float(value)) for value in data[name]]
     same = [name for name in data.columns if name not in ("T", *COSTS)]
     for name in COUNTS:
