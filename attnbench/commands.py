@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from attnbench.registry import Source
     from attnbench.report.writers import Table
 
+UNIT = re.compile("_bytes$|(_flops_per|_bytes_per)?_s$")  # at the end of a name
 Debug = Annotated[bool, typer.Option("--debug", help="Add tracebacks to errors.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
@@ -106,7 +108,8 @@ def new(
 def doctor(as_json: AsJson = False, debug: Debug = False) -> None:
     """Say what this machine is, and how well it measures.
 
-    Machine, torch, optional packages with the reason when they are unusable, the clock, and the cost of a visit.
+    Machine, torch, optional packages with the reason when they are unusable, the clock, the cost of a visit, and the
+    most that matrix products and a copy reach here.
 
     Example: attnbench doctor
     """
@@ -208,7 +211,7 @@ def _lines(facts: Mapping[str, Any]) -> list[str]:
         if isinstance(value, Mapping):
             told += [f"{key}:", *(f"  {line}" for line in _lines(value))] if value else []
         elif value is not None:
-            told.append(f"{key.removesuffix('_s').removesuffix('_bytes')}: {_said(key, value)}")
+            told.append(f"{UNIT.sub('', key)}: {_said(key, value)}")
     return told
 
 
@@ -217,6 +220,10 @@ def _said(key: str, value: Any) -> str:
 
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
+    if isinstance(value, str):
+        return value
+    if key.endswith("_per_s"):
+        return words.rate(value, "FLOP/s" if "flops" in key else "B/s")
     if key.endswith("_s"):
         return words.scaled(value, words.TIME_UNITS)
     return words.scaled(value, words.BYTE_UNITS) if key.endswith("_bytes") else str(value)

@@ -11,7 +11,7 @@ state-space model, a convolution) subclasses `Mixer`. Conventions that hold for 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
@@ -105,12 +105,17 @@ class Flops:
     projection: the maps around it (W_q, W_k, W_v, W_o and their like).
     core_executed: what the implementation really multiplies; equals `core` unless given.
     backward: executed core work of the backward pass in units of the forward's (flash kernels recompute: 2.5).
+    core_moved, projection_moved: numbers (not bytes) that both parts read from memory and write to it, at the least:
+    what comes in and goes out once, what one operation leaves to the next once written and once read, no parameters.
+    What stays in a core's cache does not count. None: not known.
     """
 
     core: float
     projection: float = 0.0
     core_executed: float | None = None
     backward: float = 2.0
+    core_moved: float | None = None
+    projection_moved: float | None = None
 
     @property
     def executed(self) -> float:
@@ -167,6 +172,10 @@ class Mixer(nn.Module):
 
     def flops(self, T: int, S: int) -> Flops | None:
         """Forward cost of one sequence by formula, or None when the variant gives none."""
+        return None
+
+    def step_flops(self, T: int, S: int) -> Flops | None:
+        """Cost of one `step` after T tokens, in the cross role over S keys, by formula; None when there is none."""
         return None
 
     def extra_record(self) -> dict[str, str]:
@@ -280,6 +289,22 @@ class Attention(Mixer):
         key_mask = state["key_mask"][:, : at + 1] if "key_mask" in state else None
         return self.merge(self.attend(q, k, v, key_mask=key_mask))[:, 0], {**state, "length": state["length"] + 1}
 
+    def step_flops(self, T: int, S: int) -> Flops | None:
+        """One query and all keys, T + 1 with its own, by `flops`; None where a subclass steps in a way of its own."""
+        if type(self).step is not Attention.step:
+            return None
+        cross = self.spec.role == "cross"
+        n_new, n_keys = (0, S) if cross else (1, T + 1)
+        one, flops, moved = self.flops(1, n_keys), self.projection_flops(1, n_new), self.projection_moved(1, n_new)
+        return None if one is None else replace(one, projection=flops, projection_moved=moved)
+
+    def core_peak_bytes(self, B: int, T: int, S: int, itemsize: int) -> int | None:
+        """Most bytes that `attend` holds at one time beyond its inputs, without gradients; None when not known.
+
+        itemsize: bytes of a number of the dtype.
+        """
+        return None
+
     def projection_flops(self, T: int, S: int) -> float:
         """Operations of W_q, W_k, W_v and W_o for T queries and S keys."""
         H, G, d_model = self.spec.n_heads, self.n_kv_heads, self.spec.d_model
@@ -288,6 +313,16 @@ class Attention(Mixer):
     def pair_flops(self, pairs: float) -> float:
         """Operations of scoring `pairs` query-key pairs and weighing their values, all heads together."""
         return 2.0 * pairs * self.spec.n_heads * (self.d_k + self.d_v)
+
+    def core_moved(self, T: int, S: int) -> float:
+        """Numbers of q, k, v and y, all heads together: what any `attend` has to read and to write."""
+        return float(self.spec.n_heads * (T + S) * (self.d_k + self.d_v))
+
+    def projection_moved(self, T: int, S: int) -> float:
+        """Numbers that W_q, W_k, W_v and W_o read and write for T queries and S keys, parameters left out."""
+        n_read = T if self.spec.role != "cross" else T + S
+        kv = self.n_kv_heads * S * (self.d_k + self.d_v)
+        return float((n_read + T) * self.spec.d_model + self.spec.n_heads * T * (self.d_k + self.d_v) + kv)
 
     def _new_cache(self, k: Tensor, v: Tensor, key_mask: Tensor | None) -> State:
         B, _, T, _ = k.shape

@@ -19,6 +19,7 @@ import pandas as pd
 
 from attnbench.errors import RequestError
 from attnbench.intervals import interval, typical_spread
+from attnbench.roofs import roofed
 from attnbench.settings import Measure
 from attnbench.statistics import median
 from attnbench.trust import distrust
@@ -91,14 +92,20 @@ COLUMNS = (
     "flags",
     "wall_ratio",
     "peak_bytes",
+    "peak_bytes_formula",
     "rss_peak_bytes",
     "build_peak_bytes",
     "param_bytes",
+    "optimizer_bytes",
+    "saved_bytes",
     "state_bytes",
     "n_params",
     "n_params_body",
     "flops",
     "flops_executed",
+    "flops_core",
+    "flops_projection",
+    "bytes_moved",
     "accuracy",
     "sequence_accuracy",
     "chance",
@@ -116,6 +123,9 @@ COLUMNS = (
     "time_low_s",
     "time_high_s",
     "flops_per_s",
+    "roof_flops_per_s",
+    "roof_bytes_per_s",
+    "roof_share",
     "run",
 )
 
@@ -244,7 +254,8 @@ def _rows(path: Path) -> list[Record]:
         by_cell.setdefault(record["cell"], []).append(record)
     rows = [_row(cell, by_cell.get(cell["cell"], [])) for cell in cells]
     _add_intervals([row for row in rows if "visit_samples_s" in row])
-    return rows
+    peaks = Run(path).environment.get("peaks", {})
+    return [roofed(row, peaks) for row in rows]
 
 
 def _add_intervals(timed: list[Record]) -> None:
@@ -262,6 +273,8 @@ def _row(cell: Record, records: list[Record]) -> Record:
     row: Record = {key: value for key, value in cell.items() if key != "wanted"}
     for record in latest:
         row |= {key: value for key, value in record.items() if value is not None}
+    if "flags" in row:
+        row["flags"] = [flag for record in latest for flag in record.get("flags") or ()]
     for name, fact in row.pop("extra", {}).items():
         row.setdefault(name, fact)  # a variant's own facts replace no column that the cell has
     row |= {"status": worst["status"], "reason": worst.get("reason"), "visits": sum(map(len, visits.values()))}

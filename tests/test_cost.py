@@ -69,6 +69,36 @@ def test_executed_operations_equal_torchs_count(level, phase):
     assert known.executed == counter.get_total_flops()
 
 
+@pytest.mark.parametrize("level", ["layer", "block", "no feed-forward", "model", "cross"])
+def test_a_step_of_decoding_executes_what_torch_counts(level):
+    asked = cell(phase="decode", **LEVELS[level] | {"max_T": 13})
+    workload = build_workload(asked, build_module(asked, Dense))
+    with torch.no_grad():
+        call = phase_call(workload, "decode")
+        with FlopCounterMode(display=False) as counter:
+            call()
+    assert cost(workload.mixers, **sizes(asked)).executed == counter.get_total_flops()
+
+
+def test_prefill_costs_a_forward_pass():
+    mixers = build_workload(cell(), build_module(cell(), Dense)).mixers
+    assert cost(mixers, **sizes(cell(phase="prefill"))) == cost(mixers, **sizes(cell()))
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward", "forward_backward", "train_step", "decode"])
+def test_core_and_projection_are_parts_of_the_visible_operations(phase):
+    T, d, B, times = 64, 8, 3, {"backward": 2, "forward_backward": 3, "train_step": 3}.get(phase, 1)
+    block = {"T": T, "S": T, "max_T": T + 1, "B": B, "level": "block", "d_ff": 32}
+    asked, bare = cell(phase=phase, **block), cell(phase=phase, **block | {"level": "core"})
+    mixers = build_workload(cell(**block), build_module(cell(**block), Dense)).mixers
+    known, core = cost(mixers, **sizes(asked)), cost(mixers, **sizes(bare))
+    n = 1 if phase == "decode" else T
+    assert known.projection == times * B * 8 * n * d**2
+    assert known.flops - known.core - known.projection == times * B * 4 * n * d * 32
+    assert known.core == times * B * (4 * (T + 1) * d if phase == "decode" else 2 * T * (T + 1) * d)
+    assert (core.flops, core.core, core.projection) == (known.core, known.core, 0)
+
+
 def test_causal_mask_halves_the_visible_core_and_nothing_else():
     T, d_model = 64, 8
     asked = cell(T=T, S=T, B=1, max_T=T)

@@ -12,6 +12,7 @@ from attnbench.execute import doctor
 from attnbench.execute.abilities import abilities
 from attnbench.execute.describe import profile
 from attnbench.execute.local import FreshProcesses
+from attnbench.measure.machine import usable_cores
 from attnbench.registry import Source
 
 PACKAGES = {  # a package of that name -> what is told of it
@@ -51,6 +52,10 @@ def test_machine_torch_clock_and_the_cost_of_a_visit_are_told(facts):
     assert facts["clock"]["look_s"] > 0
     assert 0 < facts["visit"]["time_s"] <= facts["visit"]["time_high_s"]
     assert facts["visit"]["n"] == doctor.N_VISITS
+    for threads in {"1", str(usable_cores())}:
+        names = {f"{dtype}_flops_per_s" for dtype in ("float64", "float32", "bfloat16")} | {"copy_bytes_per_s"}
+        assert set(facts["peaks"]["cpu"][threads]) == names
+        assert all(peak > 0 for peak in facts["peaks"]["cpu"][threads].values())
 
 
 def test_what_cannot_be_learnt_says_why(monkeypatch):
@@ -66,6 +71,8 @@ def test_what_cannot_be_learnt_says_why(monkeypatch):
 def test_facts_are_read_in_lines_with_units():
     facts = {"memory_bytes": 2**31, "variables": {}, "clock": {"step_s": 4e-8}, "gpus": [], "gone": None}
     assert commands._lines(facts) == ["memory: 2.00 GiB", "clock:", "  step: 40.0 ns", "gpus: none"]
+    peaks = {"copy_bytes_per_s": 1.5e10, "float32_flops_per_s": 9e10, "float64_flops_per_s": "not available: no"}
+    assert commands._lines(peaks) == ["copy: 15.0 GB/s", "float32: 90.0 GFLOP/s", "float64: not available: no"]
 
 
 PLUGIN = """

@@ -63,6 +63,9 @@ def test_every_cell_is_measured_and_reads_back_what_was_in_force(tmp_path):
     assert set(frame["disturbed"]) <= {0, 1}  # this machine may be busy
     assert set(frame[frame["variant"] == "fused"]["backend"]) <= {"flash", "math"}
     assert json.loads(frame["options"].iloc[0])["n_kv_heads"] == 2
+    assert set(made.environment["peaks"]["cpu"]["1"]) == {"float32_flops_per_s", "copy_bytes_per_s"}
+    assert (frame["roof_share"] > 0).all()
+    assert (frame["bytes_moved"] > 0).all()
 
 
 def test_run_folder_holds_the_request_and_no_name_of_the_machine(tmp_path):
@@ -364,8 +367,9 @@ def test_order_of_cells_does_not_move_a_peak(tmp_path):
     peaks = []
     for i, T in enumerate(("[256, 16]", "[16, 256]")):
         sweep = write_sweep(tmp_path, f'[[grid]]\nvariant = "full"\nmeasure = "memory"\nT = {T}\n')
-        frame = attnbench.run(sweep, out=tmp_path / f"run{i}").frame
-        peaks.append(frame.set_index("T")["peak_bytes"].to_dict())
+        made = attnbench.run(sweep, out=tmp_path / f"run{i}")
+        assert made.environment["peaks"] == {}  # nothing is timed
+        peaks.append(made.frame.set_index("T")["peak_bytes"].to_dict())
     assert peaks[0] == peaks[1]
 
 

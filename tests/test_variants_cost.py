@@ -7,14 +7,14 @@ import math
 import attnbench_variants.fused as fused
 import pytest
 import torch
-from cores import BUILT_IN, build, core, qkv
+from cores import BUILT_IN, NO_CROSS, ON_CPU, build, core, qkv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnbench.measure.memory import peak_bytes
-from attnbench.mixer import Spec, visible_pairs
+from attnbench.mixer import Attention, Mixer, Spec, visible_pairs
 
 MIB = 2**20
 LENGTHS = (1, 7, 64, 65, 130, 200)
@@ -72,6 +72,57 @@ def test_window_flops_count_the_pairs_of_the_definition(T, S, window):
     seen = sum(min(T - 1, i + window // 2) - max(0, i - window // 2) + 1 for i in range(T))
     assert both.flops(T, T).core == both.pair_flops(seen)
     assert both.flops(T, T).executed >= both.flops(T, T).core
+
+
+# One step of decoding
+
+
+def counted_step(mixer, T, S):
+    """FLOPs of one step after T tokens of a sequence, as torch counts its matrix products."""
+    d_model = mixer.spec.d_model
+    context = torch.zeros(1, S, d_model).double() if mixer.spec.role == "cross" else None
+    with torch.no_grad():
+        _, state = mixer.prefill(torch.zeros(1, T, d_model).double(), context=context)
+        with FlopCounterMode(display=False) as counter:
+            mixer.step(torch.zeros(1, d_model).double(), state)
+    return counter.get_total_flops()
+
+
+DECODING = [(name, role) for name in ON_CPU for role in ("causal", "cross") if role == "causal" or name not in NO_CROSS]
+
+
+@pytest.mark.parametrize(("name", "role"), DECODING)
+def test_a_step_costs_what_torch_counts(name, role):
+    attention = issubclass(BUILT_IN[name], Attention)
+    for options in ({"d_v": 3}, {"d_v": 3, "n_kv_heads": 1}) if attention else ({},):  # no kernel hides the products
+        mixer = build(name, role, **options)
+        for T in (0, 1, 40, 130):
+            flops = mixer.step_flops(T, 11 if role == "cross" else T)
+            assert flops.executed + flops.projection == counted_step(mixer, T, 11)
+
+
+def test_a_step_costs_what_the_textbook_says():
+    T, d, H, window = 100, 12, 3, 64
+    known = {name: build(name).step_flops(T, T) for name in BUILT_IN}  # a window of 64
+    for name in ("full", "fused", "xformers", "window", "linear"):
+        assert known[name].projection == 8 * d * d
+    for name in ("full", "fused", "xformers"):
+        assert known[name].core == known[name].executed == 4 * (T + 1) * d
+    assert known["window"].core == 4 * window * d
+    assert known["linear"].core == 2 * 2 * H * (d // H) * (d // H + 1)  # the sums and one read of them
+    for name, n_gates in (("rnn", 1), ("gru", 3), ("lstm", 4)):
+        assert known[name].core == known[name].projection == 2 * n_gates * d * d
+    for name in ("none", "mean"):
+        assert (known[name].core, known[name].projection) == (0, 4 * d * d)
+
+
+def test_a_step_of_a_variants_own_has_no_cost_but_by_its_own_formula():
+    class Stepping(BUILT_IN["full"]):
+        def step(self, x, state):
+            return super().step(x, state)
+
+    assert Stepping(Spec(4, 1, 8)).step_flops(3, 3) is None
+    assert Mixer(Spec(4, 1, 8)).step_flops(3, 3) is None
 
 
 def test_the_example_that_counters_miss():

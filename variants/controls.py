@@ -70,8 +70,19 @@ class Mean(_Values):
 
     def flops(self, T: int, S: int) -> Flops:
         """Sums are no matrix products. Where all queries see the same, W_o is applied once."""
-        n_outputs = T if self.spec.role == "causal" else 1
-        return Flops(0.0, projection=2.0 * (S + n_outputs) * self.spec.d_model**2)
+        causal, d_model = self.spec.role == "causal", self.spec.d_model
+        n_outputs = T if causal else 1
+        return Flops(
+            0.0,
+            2.0 * (S + n_outputs) * d_model**2,
+            core_moved=float(d_model * (S + n_outputs + (2 * T if causal else 0))),
+            projection_moved=2.0 * (S + n_outputs) * d_model,
+        )
+
+    def step_flops(self, T: int, S: int) -> Flops:
+        """Both maps once; in the cross role the output stands in the state."""
+        one = self.flops(1, 1)
+        return one if self.spec.role == "causal" else Flops(0.0, core_moved=0.0, projection_moved=0.0)
 
     def _pooled(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         """The output that all queries share: (B, 1, d_model)."""
@@ -113,7 +124,12 @@ class NoMixing(_Values):
 
     def flops(self, T: int, S: int) -> Flops:
         """The two maps."""
-        return Flops(0.0, projection=4.0 * T * self.spec.d_model**2)
+        d_model = self.spec.d_model
+        return Flops(0.0, 4.0 * T * d_model**2, core_moved=0.0, projection_moved=4.0 * T * d_model)
+
+    def step_flops(self, T: int, S: int) -> Flops:
+        """The same as at any position."""
+        return self.flops(1, 1)
 
     def _alone(self, x: Tensor) -> Tensor:
         y: Tensor = self.W_o(self.W_v(x))

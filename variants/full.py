@@ -41,5 +41,19 @@ class Full(Attention):
 
     def flops(self, T: int, S: int) -> Flops:
         """Every pair is multiplied, hidden or not."""
-        core = self.pair_flops(visible_pairs(T, S, self.spec.role))
-        return Flops(core, self.projection_flops(T, S), core_executed=self.pair_flops(T * S))
+        core, masked = self.pair_flops(visible_pairs(T, S, self.spec.role)), self.spec.role == "causal" and T > 1
+        return Flops(
+            core,
+            self.projection_flops(T, S),
+            core_executed=self.pair_flops(T * S),
+            core_moved=self.core_moved(T, S) + 2.0 * self.spec.n_heads * T * (self.d_k + (3 if masked else 2) * S),
+            projection_moved=self.projection_moved(T, S),
+        )
+
+    def core_peak_bytes(self, B: int, T: int, S: int, itemsize: int) -> int | None:
+        """Scores, weights, the mask with its bias, and the output; in half precision torch widens as it likes."""
+        if itemsize < 4:
+            return None
+        H, masked = self.spec.n_heads, self.spec.role == "causal" and T > 1
+        n_copied = S if B > 1 and H > 1 else 0  # values that stand head after head are copied for the product
+        return B * H * (2 * T * S + (T + n_copied) * self.d_v) * itemsize + masked * T * S * (1 + itemsize)

@@ -51,8 +51,15 @@ class Fused(Attention):
         """Without a key mask. Flash kernels compute the scores again in the backward pass."""
         pairs = visible_pairs(T, S, self.spec.role)
         executed = self._executed_pairs(T, S)
-        backward = 2.0 if self.backend == "math" else 2.5
-        return Flops(self.pair_flops(pairs), self.projection_flops(T, S), self.pair_flops(executed), backward)
+        written_out = self.backend == "math"
+        return Flops(
+            self.pair_flops(pairs),
+            self.projection_flops(T, S),
+            self.pair_flops(executed),
+            backward=2.0 if written_out else 2.5,
+            core_moved=self.core_moved(T, S) + (4.0 * self.spec.n_heads * T * S if written_out else 0.0),
+            projection_moved=self.projection_moved(T, S),
+        )
 
     def extra_record(self) -> dict[str, str]:
         """The kernel that the last call ran on."""

@@ -82,7 +82,29 @@ class Linear(Attention):
         n_reads = n_causal or T
         sums = 2.0 * self.spec.n_heads * (S + n_reads) * self.d_k * (self.d_v + 1)
         pair = 2.0 * self.spec.n_heads * (self.d_k + self.d_v + 1)
-        return Flops(sums + pair * seen, self.projection_flops(T, S), core_executed=sums + pair * executed)
+        return Flops(
+            sums + pair * seen,
+            self.projection_flops(T, S),
+            core_executed=sums + pair * executed,
+            core_moved=self.core_moved(T, S) + (0.0 if n_causal else self._features_moved(T, S)),
+            projection_moved=self.projection_moved(T, S),
+        )
+
+    def step_flops(self, T: int, S: int) -> Flops:
+        """Causal: a key's product with its value, added to the sums, and one read; else the read alone."""
+        causal, G = self.spec.role == "causal", self.n_kv_heads
+        n_new = 1 if causal else 0
+        size = self.d_k * (self.d_v + 1)
+        return Flops(
+            2.0 * (self.spec.n_heads + n_new * G) * size,
+            self.projection_flops(1, n_new),
+            core_moved=self.core_moved(1, n_new) + (1 + 4 * n_new) * G * size,
+            projection_moved=self.projection_moved(1, n_new),
+        )
+
+    def _features_moved(self, T: int, S: int) -> float:
+        """Features, values with ones, and sums before the division: causal chunks keep them in a core's cache."""
+        return 2.0 * self.spec.n_heads * (T + S) * (2 * self.d_k + self.d_v + 1)
 
     def _causal(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """All queries, the last of which sees the last key; returns y (B, H, T, d_v) and the last sums."""

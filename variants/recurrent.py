@@ -94,7 +94,13 @@ class _Recurrent(Mixer):
         layers = [self.rightward] if self.leftward is None else [self.rightward, self.leftward]
         n_input = sum(layer.all_weights[0][0].numel() for layer in layers)
         n_recurrent = sum(layer.all_weights[0][1].numel() for layer in layers)
-        return Flops(2.0 * T * n_recurrent, projection=2.0 * T * n_input)
+        n_gates, d_model = sum(len(layer.all_weights[0][0]) for layer in layers), self.spec.d_model
+        moved = float(T * (n_gates + d_model))  # x in and the gates' inputs out; these in, and h out
+        return Flops(2.0 * T * n_recurrent, 2.0 * T * n_input, core_moved=moved, projection_moved=moved)
+
+    def step_flops(self, T: int, S: int) -> Flops:
+        """One cell update."""
+        return self.flops(1, 1)
 
     def _scan(self, layer: nn.RNNBase, x: Tensor) -> Tensor:
         """One direction over x (B, T, d_model), from h = 0: (B, T, d_out)."""

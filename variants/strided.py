@@ -87,8 +87,15 @@ class Strided(Attention):
             self.pair_flops((n * one + (H - n) * other) / H)
             for one, other in ((near, far), (near_executed, far_executed))
         )
-        backward = 2.5 if self.d_k == self.d_v else 2.0  # fused attention runs written out where the widths differ
-        return Flops(seen, self.projection_flops(T, S), executed, backward)
+        fused = self.d_k == self.d_v  # where the widths differ, fused attention runs written out
+        moved = n / H * self.core_moved(T, min(S, T + self.back))
+        if n_queries == 1:
+            moved += (H - n) / H * self.core_moved(1, far)
+        else:
+            moved += (H - n) / H * 3 * self.core_moved(T, S)  # columns are copies, written and read
+        moved += 0.0 if fused else 4.0 * (n * near_executed + (H - n) * far_executed)
+        around = self.projection_flops(T, S), self.projection_moved(T, S)
+        return Flops(seen, around[0], executed, 2.5 if fused else 2.0, moved, around[1])
 
     def _n_in_column(self, at: int, S: int) -> int:
         """How many of S positions share the residue of position `at`."""

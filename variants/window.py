@@ -82,5 +82,24 @@ class SlidingWindow(Attention):
     def flops(self, T: int, S: int) -> Flops:
         """Pairs inside the window; executed, every query of a call with every key of that call."""
         seen, executed = window_pairs(T, S, back=self.back, ahead=self.ahead)
-        backward = 2.5 if self.d_k == self.d_v else 2.0  # fused attention runs written out where the widths differ
-        return Flops(self.pair_flops(seen), self.projection_flops(T, S), self.pair_flops(executed), backward)
+        fused = self.d_k == self.d_v  # where the widths differ, fused attention runs written out
+        return Flops(
+            self.pair_flops(seen),
+            self.projection_flops(T, S),
+            self.pair_flops(executed),
+            backward=2.5 if fused else 2.0,
+            core_moved=self.core_moved(T, min(S, T + self.back))
+            + (0.0 if fused else 4.0 * self.spec.n_heads * executed),
+            projection_moved=self.projection_moved(T, S),
+        )
+
+    def step_flops(self, T: int, S: int) -> Flops:
+        """One query and the window's keys, which are copied to drop the oldest."""
+        n = min(self.window, T + 1)
+        copied = 2.0 * self.n_kv_heads * n * (self.d_k + self.d_v)
+        return Flops(
+            self.pair_flops(n),
+            self.projection_flops(1, 1),
+            core_moved=self.core_moved(1, n) + copied,
+            projection_moved=self.projection_moved(1, 1),
+        )

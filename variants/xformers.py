@@ -71,7 +71,8 @@ class XFormers(Attention):
     def flops(self, T: int, S: int) -> Flops:
         """The kernels skip what a causal order hides, and compute the scores again in the backward pass."""
         core = self.pair_flops(visible_pairs(T, S, self.spec.role))
-        return Flops(core, self.projection_flops(T, S), backward=2.5)
+        moved = {"core_moved": self.core_moved(T, S), "projection_moved": self.projection_moved(T, S)}
+        return Flops(core, self.projection_flops(T, S), backward=2.5, **moved)
 
 
 def _trouble() -> str | None:

@@ -45,12 +45,20 @@ COLUMNS_OF = {  # columns that only cells with this measure have
         "time_low_s",
         "time_high_s",
         "flops_per_s",
+        "roof_share",
         "first_call_s",
         "compile_s",
         "warmup_s",
         "sampled_s",
     ),
-    "memory": ("peak_bytes", "rss_peak_bytes", "build_peak_bytes"),
+    "memory": (
+        "peak_bytes",
+        "peak_bytes_formula",
+        "rss_peak_bytes",
+        "build_peak_bytes",
+        "saved_bytes",
+        "optimizer_bytes",
+    ),
     "accuracy": ("accuracy", "sequence_accuracy", "chance", "floor", "n_scored", "n_test", "loss", "lr"),
 }
 

@@ -43,6 +43,11 @@ class Workload:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
     @property
+    def parameters(self) -> list[Tensor]:
+        """Parameters of the module and, where a core uses them without it, of its mixers."""
+        return list(dict.fromkeys(part for owner in (self.module, *self.mixers) for part in owner.parameters()))
+
+    @property
     def n_params_body(self) -> int:
         """Those that neither the vocabulary nor the positions of a model ask for."""
         return n_params_body(self.module)

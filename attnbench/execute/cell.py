@@ -30,13 +30,14 @@ from attnbench.execute.build import (
     spec_of,
 )
 from attnbench.execute.orders import Visit
-from attnbench.execute.phases import phase_call, state_bytes
+from attnbench.execute.phases import optimizer_bytes, phase_call, state_bytes
 from attnbench.measure.clock import time_call
 from attnbench.measure.cost import cost
 from attnbench.measure.device import Device, open_device
-from attnbench.measure.memory import peak_bytes, resident_peak_bytes
+from attnbench.measure.memory import disagreements, peak_bytes, resident_peak_bytes, saved_bytes, status_bytes
 from attnbench.measure.quiet import sentinel_s
-from attnbench.mixer import Mixer
+from attnbench.measure.traffic import bytes_moved
+from attnbench.mixer import Attention, Mixer
 from attnbench.registry import Source
 from attnbench.settings import TimingSettings
 from attnbench.sweep import VariantUse
@@ -151,10 +152,30 @@ def _memory(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
     with torch.set_grad_enabled(cell.phase in TRAINING_PHASES):
         call, compiling = _ready(cell, workload)
         status = _sound(cell, workload, call())
+        held = status_bytes("VmRSS") if cell.device == "cpu" else None
         resident = resident_peak_bytes(call)
         peak = peak_bytes(call, cell.device)
-    memory = {"peak_bytes": peak, "rss_peak_bytes": resident, "build_peak_bytes": build_peak}
+        trains = cell.phase in TRAINING_PHASES and not cell.compile
+        kept = saved_bytes(workload.forward, workload.parameters) if trains else None
+    formula = _peak_by_formula(cell, workload)
+    memory = {
+        "peak_bytes": peak,
+        "peak_bytes_formula": formula,
+        "rss_peak_bytes": resident,
+        "build_peak_bytes": build_peak,
+        "saved_bytes": kept,
+        "optimizer_bytes": optimizer_bytes(call),
+        "flags": disagreements(peak, formula=formula, held=held, resident=resident),
+    }
     return status | _in_force(cell, workload) | memory | compiling
+
+
+def _peak_by_formula(cell: Cell, workload: Workload) -> int | None:
+    """Of a core's forward pass, where the variant has a formula for it."""
+    mixer, dtype = workload.mixers[0], workload.dtype
+    if cell.level != "core" or cell.phase != "forward" or cell.compile or not isinstance(mixer, Attention):
+        return None
+    return mixer.core_peak_bytes(cell.B, cell.T, cell.S, dtype.itemsize)
 
 
 def _ready(cell: Cell, workload: Workload) -> tuple[Callable[[], object], dict[str, Any]]:
@@ -234,16 +255,11 @@ def _finite(result: object) -> dict[str, Any]:
 
 def _in_force(cell: Cell, workload: Workload) -> dict[str, Any]:
     """What the built objects say of themselves, not what was asked for."""
-    known = cost(
-        workload.mixers,
-        level=cell.level,
-        phase=cell.phase or "forward",
-        T=cell.T,
-        S=cell.S,
-        B=workload.inputs[0].shape[0],
-        d_ff=cell.d_ff or 0,
-        vocab_size=MODEL_VOCAB,
-    )
+    asked: dict[str, Any] = {"level": cell.level, "phase": cell.phase or "forward", "T": cell.T, "S": cell.S}
+    asked |= {"B": workload.inputs[0].shape[0], "d_ff": cell.d_ff or 0, "vocab_size": MODEL_VOCAB}
+    known = cost(workload.mixers, **asked)
+    itemsize, n_read = workload.dtype.itemsize, workload.n_params_body
+    n_read += MODEL_VOCAB * workload.mixers[0].spec.d_model if cell.level == "model" else 0  # the head
     decodes = cell.phase in ("prefill", "decode")
     return _read_back(cell, workload.mixers, _example(workload)) | {
         "state_bytes": state_bytes(workload.prefill()[1]) if decodes else None,
@@ -252,6 +268,9 @@ def _in_force(cell: Cell, workload: Workload) -> dict[str, Any]:
         "param_bytes": workload.param_bytes,
         "flops": known.flops if known else None,
         "flops_executed": known.executed if known else None,
+        "flops_core": known.core if known else None,
+        "flops_projection": known.projection if known else None,
+        "bytes_moved": bytes_moved(workload.mixers, **asked, itemsize=itemsize, param_bytes=n_read * itemsize),
     }
 
 

@@ -38,6 +38,7 @@ COST_MODULES = (
     "measure",
     "statistics",
     "execute/build",
+    "execute/phases",
     "execute/cell",
     "execute/phases",
 )

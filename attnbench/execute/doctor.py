@@ -10,8 +10,10 @@ from statistics import median
 from typing import Any
 
 from attnbench.execute.local import FreshProcesses, Outcome
-from attnbench.measure.machine import environment
+from attnbench.execute.peaks import peaks
+from attnbench.measure.machine import environment, usable_cores
 
+DTYPES = ("float64", "float32", "bfloat16")
 OPTIONAL = ("xformers", "triton", "fla", "ray")
 N_VISITS = 7
 N_TICKS = 1000
@@ -20,7 +22,7 @@ HERE = "attnbench.execute.doctor"
 
 
 def examine(processes: FreshProcesses) -> dict[str, Any]:
-    """Machine and versions, torch's build, optional packages, the clock, and the cost of a visit that does nothing.
+    """Machine and versions, torch's build, optional packages, the clock, the cost of an empty visit, and peaks.
 
     What cannot be learnt is a text that says why, in the place of the facts.
     """
@@ -28,7 +30,11 @@ def examine(processes: FreshProcesses) -> dict[str, Any]:
     torch = _told(processes.call(f"{HERE}:torch_build", timeout_s=TIMEOUT_S))
     packages = {name: _package(processes, name) for name in OPTIONAL}
     clock = _told(processes.call(f"{HERE}:clock", timeout_s=TIMEOUT_S))
-    return facts | {"torch": torch, "packages": packages, "clock": clock, "visit": visit_cost(processes)}
+    cost = visit_cost(processes)
+    wanted = [("cpu", threads, dtype) for threads in {1, usable_cores()} for dtype in DTYPES]
+    wanted += [("cuda", 1, dtype) for dtype in DTYPES if isinstance(torch, dict) and torch["gpus"]]
+    told = {"torch": torch, "packages": packages, "clock": clock, "visit": cost}
+    return facts | told | {"peaks": peaks(processes, wanted)}
 
 
 def visit_cost(processes: FreshProcesses) -> dict[str, Any]:

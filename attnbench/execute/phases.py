@@ -11,6 +11,7 @@ decode             one more token after T others
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -63,18 +64,24 @@ def _gradients(y: Tensor, wanted: list[Tensor], seed: Tensor, retain_graph: bool
     return found
 
 
+def optimizer_bytes(call: Call) -> int | None:
+    """Bytes of the optimiser's state that a train_step keeps from call to call; None for other phases."""
+    optimizer = next(iter(call.args), None) if isinstance(call, partial) and call.func is _update else None
+    return None if optimizer is None else state_bytes(dict(optimizer.state))
+
+
 def _train_step(work: Workload) -> Call:
     optimizer = torch.optim.AdamW(work.module.parameters())
     labels = torch.randint(work.output_shape[-1], work.output_shape[:-1], device=work.inputs[0].device).flatten()
+    return partial(_update, optimizer, lambda: F.cross_entropy(work.forward().flatten(0, -2), labels))
 
-    def train_step() -> Tensor:
-        loss = F.cross_entropy(work.forward().flatten(0, -2), labels)
-        torch.autograd.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
 
-    return train_step
+def _update(optimizer: torch.optim.Optimizer, forward: Callable[[], Tensor]) -> Tensor:
+    loss = forward()
+    torch.autograd.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach()
 
 
 def _decode(work: Workload) -> Call:
@@ -90,6 +97,5 @@ def _seed(work: Workload) -> Tensor:
 
 def _wanted(work: Workload) -> list[Tensor]:
     """Everything that a training step wants gradients of; what a core uses of its mixer's parameters too."""
-    of_mixers = (parameter for mixer in work.mixers for parameter in mixer.parameters())
-    parts = (*work.inputs, *work.module.parameters(), *of_mixers)
+    parts = (*work.inputs, *work.parameters)
     return [tensor for tensor in dict.fromkeys(parts) if tensor.requires_grad]

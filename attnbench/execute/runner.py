@@ -25,6 +25,7 @@ from attnbench.cells import Cell
 from attnbench.errors import RequestError, did_you_mean
 from attnbench.execute.listener import Listener
 from attnbench.execute.local import FreshProcesses, Job, Outcome
+from attnbench.execute.peaks import peaks, timed
 from attnbench.execute.plan import Plan, at_once, bounded, make_plan
 from attnbench.measure.machine import environment, usable_cores
 from attnbench.measure.quiet import disturbance, sentinels
@@ -68,7 +69,7 @@ def run(
     tables = read_toml(path, overrides)
     with FreshProcesses(start_method, training=bool(wanted_tasks(tables))) as processes:
         plan = make_plan(processes, path, tables, plugins=plugins, timeout_s=timeout_s)
-        folder = _open(plan, out, overrides, resume=resume, overwrite=overwrite)
+        folder = _open(plan, processes, out, overrides, resume=resume, overwrite=overwrite)
         try:
             conduct = Conduct(workers or usable_cores(), retry, fail_fast, math.inf if budget_s is None else budget_s)
             _Work(plan, folder, processes, conduct, listener or Listener()).do()
@@ -326,7 +327,15 @@ def _measured(outcome: Outcome, memory_limit: int | None) -> Record:
     return fields | ({"overhead_s": outcome.seconds - inside_s} if "sampled_s" in fields else {})
 
 
-def _open(plan: Plan, out: str | Path | None, overrides: list[str], *, resume: bool, overwrite: bool) -> RunFolder:
+def _open(
+    plan: Plan,
+    processes: FreshProcesses,
+    out: str | Path | None,
+    overrides: list[str],
+    *,
+    resume: bool,
+    overwrite: bool,
+) -> RunFolder:
     """Lock and begin the run folder. Raises RequestError when it holds another run and nobody said what to do."""
     folder = _new_folder(plan.path.stem) if out is None else RunFolder.create(Path(out))
     try:
@@ -339,10 +348,10 @@ def _open(plan: Plan, out: str | Path | None, overrides: list[str], *, resume: b
         facts: dict[str, Any] = {"baseline": plan.baseline, "question": sweep.question, "overrides": overrides}
         facts |= {"timing": sweep.timing.model_dump(), "train": sweep.train.model_dump()}
         facts |= {"memory_limit": sweep.memory_limit, "timeout": plan.timeout_s}
-        machine = environment() | {"gpu": plan.catalogue.devices.get("cuda")}
-        folder.begin(
-            text, (cell.row() | {"wanted": plan.wanted(cell)} for cell in plan.cells), facts | machine, sources
-        )
+        can_run = [cell for cell, judged in zip(plan.cells, plan.judgements, strict=True) if not judged.reason]
+        machine = environment() | {"gpu": plan.catalogue.devices.get("cuda"), "peaks": peaks(processes, timed(can_run))}
+        rows = (cell.row() | {"wanted": plan.wanted(cell)} for cell in plan.cells)
+        folder.begin(text, rows, facts | machine, sources)
     except BaseException:
         folder.close()
         raise

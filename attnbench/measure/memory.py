@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
+FORMULA_SHARE, FORMULA_SLACK = 0.05, 2**16  # a kernel's own small buffers are in no formula
+RESIDENT_SHARE, RESIDENT_SLACK = 0.25, 2**26
 _STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -32,6 +35,44 @@ def resident_peak_bytes(call: Callable[[], object]) -> int | None:
         return None
     call()
     return status_bytes("VmHWM")
+
+
+def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor]) -> int:
+    """Bytes that a forward pass keeps for its backward pass, its inputs among them and `parameters` left out.
+
+    Storages are counted once and whole, however many tensors and operations share them.
+    """
+    kept: dict[int, torch.UntypedStorage] = {}  # holding a storage keeps its address from being used again
+    known = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return sum(storage.nbytes() for address, storage in kept.items() if address not in known)
+
+
+def disagreements(peak: int, *, formula: int | None, held: int | None, resident: int | None) -> list[str]:
+    """What a reader must know where the witnesses of a peak are further apart than their shares.
+
+    peak: by the allocator, above what was held. formula: the same by formula. held, resident: resident size of the
+    process before the call, and at its highest. A call that takes memory past the allocator rises by more than
+    `peak`; memory that is never written to does not rise. A process gives pages back late and takes them in arenas,
+    so that a rise is no witness below RESIDENT_SLACK, and one that is too small none at all.
+    """
+    told = []
+    if formula is not None and abs(peak - formula) > FORMULA_SHARE * formula + FORMULA_SLACK:
+        told.append(f"peak by allocator and by formula differ: {peak} and {formula} bytes")
+    if held is not None and resident is not None:
+        rise = resident - held
+        if rise - peak > RESIDENT_SHARE * peak + RESIDENT_SLACK:
+            told.append(f"peak by allocator and by resident size differ: {peak} and {rise} bytes")
+        elif resident < (1 - RESIDENT_SHARE) * peak:
+            told.append(f"peak by allocator and by resident size differ: {peak} and at most {resident} bytes")
+    return told
 
 
 def status_bytes(field: str) -> int | None:

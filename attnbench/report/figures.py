@@ -14,6 +14,7 @@ from attnbench.analyse.compare import verdicts
 from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, missing, points
 from attnbench.report import plots, scales, tables, words
 from attnbench.report.looks import Look, looks
+from attnbench.report.roofline import roofline
 
 APART = " Series stand a little to the left and right of their place, so that none hides another."
 
@@ -39,6 +40,8 @@ def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
         for group in groups(asked(frame, measure)):
             yield _costs(group, measure, axis, style)
             yield from _ratios(group, measure, baseline)
+    for group in groups(asked(frame, TIME)):
+        yield from _roofline(group, style)
     for group in groups(asked(frame, ACCURACY)):
         yield from _accuracies(group, style)
 
@@ -69,6 +72,30 @@ def _ratios(group: Group, measure: Measure, baseline: str) -> Iterator[Picture]:
         "a dot: one of these, where there is no room."
     )
     yield Picture(name, caption, figure)
+
+
+def _roofline(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:
+    """Operations per second against operations per byte, where both are known and the machine's peaks are."""
+    found = roofline(group)
+    if found is None:
+        return
+    title = f"{words.title('rate of operations', group.settings)}, under the roof of this machine"
+    note = f"{len(found.points)} of {len(group.frame)} cells; bytes are the least that a call can move, by formula"
+    figure = plots.curves(
+        found.points,
+        style,
+        scales.RATE,
+        x_label="executed operations per byte moved",
+        title=title,
+        note=note,
+        references=found.roof,
+        marks=found.marks,
+    )
+    caption = (
+        f"{title}: each line runs through the T of one variant. Under the flat part of the roof multiplying is the "
+        "limit, under its slope the memory; a point above the slope is served by a cache."
+    )
+    yield Picture(words.file_name("time_roofline", group.settings, group.differs), caption, figure)
 
 
 def _accuracies(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import matplotlib.style
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
@@ -72,11 +73,13 @@ def curves(
     title: str,
     note: str = "",
     references: DataFrame | None = None,
+    marks: Mapping[float, str] | None = None,
     apart: bool = False,
 ) -> Figure:
     """One panel per facet, one line per label over x, on shared axes; a label without any value is in the legend.
 
     data: columns label, facet, x, x_text, value, low, high (value NaN: left out). references: name, facet, x, value.
+    marks: ticks of x, by default every x with its x_text.
     apart: draw each line a little to one side of its x, so that lines of one value do not hide each other.
     """
     with _styled():
@@ -86,16 +89,18 @@ def curves(
         handles += [_reference_handle(name) for name in ([] if references is None else references["name"].unique())]
         height = 2.7 if len(labels) <= 8 or len(facets) > 9 else 3.6
         sheet = _Sheet(facets, title, note, handles, height=height, x_label=x_label, y_label=axis.label)
-        marks = dict(sorted(zip(data["x"], data["x_text"], strict=True)))
+        marks = marks or dict(sorted(zip(data["x"], data["x_text"], strict=True)))
         if apart:
             shift = dict(zip(labels, scales.dodge(list(marks), len(labels)), strict=True))
             data = data.assign(x=data["x"] * data["label"].map(shift))
-        limits = scales.linear_limits(data) if axis.kind == "linear" else scales.limits(data)
+        drawn = data if references is None else pd.concat([data, references])
+        limits = scales.linear_limits(drawn) if axis.kind == "linear" else scales.limits(drawn)
         for facet, axes in zip(facets, sheet.panels, strict=True):
             _x_scale(axes, marks, sheet.panel_width)
             _y_scale(axes, axis, limits)
             for label, line in data[data["facet"] == facet].groupby("label", sort=False):
-                _line(axes, line.sort_values("x"), looks[label], 1 - labels.index(label) / max(len(labels) - 1, 1))
+                weight = 1 - labels.index(label) / max(len(labels) - 1, 1)
+                _line(axes, line.sort_values("x", kind="stable"), looks[label], weight)
             if references is not None:
                 _references(axes, references[references["facet"] == facet])
         return sheet.figure

@@ -34,6 +34,7 @@ class Axis:
 
 TIME = Axis("time", lambda value: words.short(value, words.TIME_UNITS))
 MEMORY = Axis("peak memory", lambda value: words.short(value, words.BYTE_UNITS), base=2)
+RATE = Axis("FLOP/s", lambda value: words.short(value, words.COUNT_UNITS))
 ACCURACY = Axis("accuracy", lambda value: f"{value:g}", kind="share")
 
 

@@ -47,7 +47,13 @@ RULE = (
 NO_CROSSOVER = "no crossover in the measured range"
 REACH = 0.9
 COUNTS = ("n_params", "n_params_body")
-COSTS = ("flops", "flops_executed", *COUNTS, "param_bytes", "state_bytes")
+SIZES = ("param_bytes", "optimizer_bytes", "saved_bytes", "state_bytes")
+RARE = ("roof_share", "bytes_moved", "optimizer_bytes", "saved_bytes", "state_bytes")  # some phases or runs have none
+COSTS = ("flops", "flops_executed", "roof_share", "bytes_moved", *COUNTS, *SIZES)
+ROOF = (
+    "roof_share: executed operations per second, of what a product of large matrices reached on this machine; above "
+    "100 %, the machine was busier then"
+)
 AT_CHANCE = "not above chance"
 # What a ratio to the baseline below and above 1 is called.
 SIDES: Mapping[str, Mapping[str, str]] = {
@@ -249,13 +255,17 @@ def slopes(merged: DataFrame) -> DataFrame:
 
 
 def costs(frame: DataFrame) -> DataFrame:
-    """What a cell costs by formula and by size: label, d_model, T, the settings that differ, and COSTS."""
+    """What a cell costs by formula and by size: label, d_model, T, the settings that differ, and COSTS.
+
+    Those of RARE are left out where no cell has them.
+    """
     parts = []
     for group in groups(frame):
         part = group.frame.groupby(POINT, sort=False)[list(COSTS)].first().reset_index().astype("object")
         parts.append(part.assign(**{name: group.settings.get(name) for name in group.differs}))
     together = pd.concat(parts, ignore_index=True) if parts else DataFrame(columns=[*POINT, *COSTS])
-    return together[[*(name for name in together.columns if name not in COSTS), *COSTS]].rename(
+    told = [name for name in COSTS if name not in RARE or together[name].notna().any()]
+    return together[[*(name for name in together.columns if name not in COSTS), *told]].rename(
         columns={"label": "variant"}
     )
 
@@ -272,7 +282,7 @@ def tables(frame: DataFrame, baseline: str) -> list[Table]:
     for group in groups(asked(frame, ACCURACY)):
         made += _accuracies(group)
     if len(data := costs(frame)):
-        made.append(Table("cost", "Cost of a cell by formula, and its sizes", _cost_text(data), data))
+        made.append(Table("cost", "Cost of a cell by formula, and its sizes", _cost_text(data), data, ROOF))
     names = words.distinct(table.name for table in made)
     return [replace(table, name=name) for table, name in zip(made, names, strict=True)]
 
@@ -332,13 +342,18 @@ def _accuracy_text(point: Any) -> str:
 
 def _cost_text(data: DataFrame) -> DataFrame:
     shown = data.astype("object")
-    for name in COSTS:
-        units = words.BYTE_UNITS if name.endswith("bytes") else words.COUNT_UNITS
-        shown[name] = [NOT_AVAILABLE if pd.isna(value) else words.scaled(float(value), units) for value in data[name]]
+    for name in (name for name in COSTS if name in data.columns):
+        shown[name] = [NOT_AVAILABLE if pd.isna(value) else _said(name, float(value)) for value in data[name]]
     same = [name for name in data.columns if name not in ("T", *COSTS)]
     for name in COUNTS:
         shown[name] += np.where(grows(data, name, same), ", grows with T", "")
     return shown.where(shown.notna(), NOT_ASKED)
+
+
+def _said(name: str, value: float) -> str:
+    if name == "roof_share":
+        return words.percent(value)
+    return words.scaled(value, words.BYTE_UNITS if "bytes" in name else words.COUNT_UNITS)
 
 
 def unmatched(frame: DataFrame) -> str:

@@ -48,6 +48,17 @@ def scaled(value: float, units: Units, low: float = math.nan, high: float = math
     return text
 
 
+def rate(value: float, unit: str) -> str:
+    """So many per second, in powers of ten: "92.3 GFLOP/s", "10.1 GB/s"."""
+    number, _, prefix = scaled(value, COUNT_UNITS).partition(" ")
+    return f"{number} {prefix}{unit}"
+
+
+def percent(value: float) -> str:
+    """A share of a whole: "31 %", "4.2 %"."""
+    return f"{significant(100 * value, 2)} %"
+
+
 def short(value: float, units: Units) -> str:
     """A tick label: the value in its unit without trailing zeros, "50 µs", "1 ms"."""
     name, size = next((unit for unit in reversed(units) if value >= unit[1] * (1 - 1e-9)), units[0])
