@@ -11,7 +11,7 @@ from pandas import DataFrame
 
 from attnbench.errors import RequestError
 from attnbench.records import COLUMNS, Run, RunFolder, read, run_names
-from attnbench.report import html, plots, settings, tables, writers
+from attnbench.report import fits, html, plots, settings, tables, writers
 from attnbench.report.figures import pictures
 
 PAGE = "report.html"
@@ -57,7 +57,7 @@ def write(run_dir: Path, frame: DataFrame, *, question: str, baseline: str, envi
 def _draw_up(draft: Path, frame: DataFrame, question: str, baseline: str, environment: Mapping[str, Any]) -> None:
     for name in ("tables", "plots"):
         (draft / name).mkdir()
-    made = [*tables.tables(frame, baseline), settings.settings(frame, environment)]
+    made = [*tables.tables(frame, baseline), *fits.tables(frame), settings.settings(frame, environment)]
     for table in made:
         writers.write(table, draft / "tables")
     images = []

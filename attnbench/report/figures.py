@@ -11,10 +11,11 @@ from pandas import DataFrame
 
 from attnbench.analyse.crossover import ratios
 from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, missing, points
-from attnbench.report import plots, scales, tables, words
+from attnbench.report import fit_plot, fits, plots, scales, tables, words
 from attnbench.report.looks import Look, looks
 
 APART = " Series stand a little to the left and right of their place, so that none hides another."
+AXES = {TIME: scales.TIME, MEMORY: scales.MEMORY}
 
 
 class Picture(NamedTuple):
@@ -28,10 +29,12 @@ class Picture(NamedTuple):
 def pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
     """All pictures of a run, one at a time, so that no two figures are held at once."""
     style = looks(zip(frame["label"], frame["variant"], strict=True))
-    for measure, axis in ((TIME, scales.TIME), (MEMORY, scales.MEMORY)):
+    for measure, axis in AXES.items():
         for group in groups(asked(frame, measure)):
             yield _costs(group, measure, axis, style)
             yield from _ratios(group, measure, baseline)
+    for one in fits.fitted(frame):
+        yield _fitted(one, AXES[one.measure], style)
     for group in groups(asked(frame, ACCURACY)):
         yield from _accuracies(group, style)
 
@@ -60,6 +63,28 @@ def _ratios(group: Group, measure: Measure, baseline: str) -> Iterator[Picture]:
         "Solid: where both are equal, interpolated between measured cells. Hatched: no value."
     )
     yield Picture(name, caption, figure)
+
+
+def _fitted(one: fits.Fitted, axis: scales.Axis, style: Mapping[str, Look]) -> Picture:
+    """Fitted curves, and what each cost is made of at the largest sizes."""
+    what = f"{one.measure.name} by term"
+    title = words.title(what, one.group.settings)
+    lines = fits.curves(one)
+    figure = fit_plot.fitted_curves(
+        _over_T(one.points),
+        lines.assign(facet=[f"d = {d}" for d in lines["d_model"]]),
+        fits.shares(one),
+        style,
+        axis,
+        title=title,
+        shares_title=f"share of each term at {fits.place(one.at)}",
+        note=_note(one.group, one.measure),
+    )
+    caption = (
+        f"{title}: points as measured, curves as fitted, one panel per d. Below: the share of each term of the fit at "
+        "the largest T and d; blue grows like T, orange like T². Hatched: not resolvable at these sizes."
+    )
+    return Picture(words.file_name(f"fits_{one.measure.name}", one.group.settings, one.group.differs), caption, figure)
 
 
 def _accuracies(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:
