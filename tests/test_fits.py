@@ -1,5 +1,7 @@
 """What a report says of fitted terms: every variant has its terms or a reason, in table, head and picture."""
 
+import re
+
 import numpy as np
 import pytest
 from frames import costs, failed, frame, timed
@@ -77,12 +79,19 @@ def test_the_head_names_the_largest_term_of_each_variant(whole):
     assert by_about["Time by term"].startswith("Largest at T = 2048, d = 256: fused T")
 
 
+def test_the_head_says_where_a_fit_is_poor():
+    rows = [timed("a", T, 64, T * (1 + (T == 256))) for T in (64, 128, 256, 512, 1024)]
+    (one, *_) = fits.fitted(frame(rows))
+    assert re.fullmatch(r"Largest at T = 1024, d = 64: a .+ \(residuals of \d\d %\)\.", fits.sentence(one))
+
+
 def test_other_largest_sizes_are_told_apart():
     rows = [row for row in costs(("fused", "linear")) if row["label"] == "fused" or row["T"] < 2048]
     (one, _) = fits.fitted(frame(rows))
     head, _, tail = fits.sentence(one).partition("; ")
     assert head.startswith("Largest at T = 2048, d = 256: fused")
     assert tail.startswith("at T = 1024, d = 256: linear")
+    assert one.shares_title == "share of each term at the largest T and d of each variant"
     (table, _) = fits.tables(frame(rows))
     assert "shares at T = 1024, d = 256" in entry(table, "linear", "note")
 
@@ -131,6 +140,7 @@ def test_the_picture_shows_points_curves_and_shares(whole):
     widths = [bar.get_width() for bar in bars.patches]
     assert np.reshape(widths, (len(ALL), 6)).sum(axis=1) == pytest.approx(1)
     assert [text.get_text() for text in bars.get_yticklabels()] == list(ALL)
+    assert bars.get_title(loc="left") == "share of each term at T = 2048, d = 256"
 
 
 def test_what_is_not_resolved_is_hatched_and_every_term_is_in_the_legend(whole):

@@ -77,7 +77,7 @@ def _fitted(one: fits.Fitted, axis: scales.Axis, style: Mapping[str, Look]) -> P
         style,
         axis,
         title=title,
-        shares_title=f"share of each term at {fits.place(one.at)}",
+        shares_title=one.shares_title,
         note=_note(one.group, one.measure),
     )
     caption = (

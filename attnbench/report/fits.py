@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from pandas import DataFrame
 
-from attnbench.analyse.fit import FIT, LEVEL, ROUNDING, Fit, Term, fits
+from attnbench.analyse.fit import FIT, LEVEL, NOISE, ROUNDING, Fit, Term, fits
 from attnbench.analyse.points import MEMORY, TIME, Group, Measure, asked, groups, missing, points
 from attnbench.report import words
 from attnbench.report.tables import NOT_ASKED
@@ -45,6 +45,12 @@ class Fitted(NamedTuple):
         """The largest T, then d_model, to which a fit refers its shares."""
         return max((fit.T, fit.d_model) for fit in self.fits.values() if fit.terms)
 
+    @property
+    def shares_title(self) -> str:
+        """To which sizes the shares of all variants refer."""
+        alike = len({(fit.T, fit.d_model) for fit in self.fits.values() if fit.terms}) == 1
+        return f"share of each term at {_place(self.at) if alike else 'the largest T and d of each variant'}"
+
 
 def fitted(frame: DataFrame) -> Iterator[Fitted]:
     """The fits of time and memory of every group that has any.
@@ -66,9 +72,9 @@ def sentence(one: Fitted) -> str:
         if fit.terms:
             term = fit.largest
             said = "not resolvable" if term.seen == "unresolved" else f"{term.name} {_percent(term.share)}"
-            told.setdefault(place((fit.T, fit.d_model)), []).append(f"{label} {said}")
-    places = [f"{place}: {', '.join(parts)}" for place, parts in told.items()]
-    return f"Largest at {'; at '.join(places)}."
+            said += f" (residuals of {_percent(fit.noise)})" if fit.noise > NOISE else ""
+            told.setdefault(_place((fit.T, fit.d_model)), []).append(f"{label} {said}")
+    return f"Largest at {'; at '.join(f'{at}: ' + ', '.join(parts) for at, parts in told.items())}."
 
 
 def tables(frame: DataFrame) -> list[Table]:
@@ -94,8 +100,7 @@ def shares(one: Fitted) -> DataFrame:
     return DataFrame(rows, columns=["label", "term", "share", "seen"])
 
 
-def place(at: tuple[float, float]) -> str:
-    """A T and a d_model in words."""
+def _place(at: tuple[float, float]) -> str:
     return f"T = {words.whole(at[0])}, d = {words.whole(at[1])}"
 
 
@@ -106,7 +111,7 @@ def _table(one: Fitted) -> Table:
     shown = DataFrame(rows, columns=["variant", *one.terms, "R²", HELD_OUT, "note"], dtype="object")
     note = [
         words.missing_note(missing(group.frame, one.measure), len(group.frame)),
-        f"share of each term at {place(one.at)}, then its coefficient, {INTERVALS[name]}",
+        f"share of each term at {_place(one.at)}, then its coefficient, {INTERVALS[name]}",
         "≤: not resolvable at these sizes, its share is not above this",
         f"{HELD_OUT}: by a fit to all smaller T, at the largest d, less what was measured",
         *shared,
@@ -127,7 +132,7 @@ def _row(one: Fitted, fit: Fit, shared: list[str]) -> list[str]:
     r2 = f"{fit.r2:.3f}" if fit.terms else NOT_ASKED
     elsewhere = fit.terms and (fit.T, fit.d_model) != one.at
     dropped = f"{fit.n_dropped} of {fit.n_points + fit.n_dropped} points without value" if fit.n_dropped else ""
-    notes = [f"shares at {place((fit.T, fit.d_model))}" if elsewhere else "", *fit.notes, dropped]
+    notes = [f"shares at {_place((fit.T, fit.d_model))}" if elsewhere else "", *fit.notes, dropped]
     note = "; ".join(note for note in notes if note and note not in shared)
     return [*(terms.get(name, NOT_ASKED) for name in one.terms), r2, _held_out(fit), note or NOT_ASKED]
 
