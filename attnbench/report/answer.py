@@ -11,7 +11,7 @@ from attnbench.analyse.chance import at_chance
 from attnbench.analyse.compare import verdicts
 from attnbench.analyse.crossover import Crossover, crossovers
 from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, points
-from attnbench.report import tables, words
+from attnbench.report import fits, tables, words
 
 
 class Finding(NamedTuple):
@@ -27,6 +27,9 @@ def answer(frame: DataFrame, baseline: str) -> list[Finding]:
         Finding(_about(measure.name, group), _compared(group, measure, baseline))
         for measure in (TIME, MEMORY)
         for group in groups(asked(frame, measure))
+    ]
+    found += [
+        Finding(_about(f"{one.measure.name} by term", one.group), fits.sentence(one)) for one in fits.fitted(frame)
     ]
     found += [Finding(_about("accuracy", group), _learned(group, baseline)) for group in groups(asked(frame, ACCURACY))]
     found += _parameters(frame)

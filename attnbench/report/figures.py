@@ -12,11 +12,12 @@ from pandas import DataFrame
 
 from attnbench.analyse.compare import verdicts
 from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, missing, points
-from attnbench.report import plots, scales, tables, words
+from attnbench.report import fit_plot, fits, plots, scales, tables, words
 from attnbench.report.looks import Look, looks
 from attnbench.report.roofline import roofline
 
 APART = " Series stand a little to the left and right of their place, so that none hides another."
+AXES = {TIME: scales.TIME, MEMORY: scales.MEMORY}
 
 
 class Picture(NamedTuple):
@@ -36,12 +37,14 @@ def pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
 
 def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
     style = looks(zip(frame["label"], frame["variant"], strict=True))
-    for measure, axis in ((TIME, scales.TIME), (MEMORY, scales.MEMORY)):
+    for measure, axis in AXES.items():
         for group in groups(asked(frame, measure)):
             yield _costs(group, measure, axis, style)
             yield from _ratios(group, measure, baseline)
     for group in groups(asked(frame, TIME)):
         yield from _roofline(group, style)
+    for one in fits.fitted(frame):
+        yield _fitted(one, AXES[one.measure], style)
     for group in groups(asked(frame, ACCURACY)):
         yield from _accuracies(group, style)
 
@@ -96,6 +99,28 @@ def _roofline(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:
         "limit, under its slope the memory; a point above the slope is served by a cache."
     )
     yield Picture(words.file_name("time_roofline", group.settings, group.differs), caption, figure)
+
+
+def _fitted(one: fits.Fitted, axis: scales.Axis, style: Mapping[str, Look]) -> Picture:
+    """Fitted curves, and what each cost is made of at the largest sizes."""
+    what = f"{one.measure.name} by term"
+    title = words.title(what, one.group.settings)
+    lines = fits.curves(one)
+    figure = fit_plot.fitted_curves(
+        _over_T(one.points),
+        lines.assign(facet=[f"d = {d}" for d in lines["d_model"]]),
+        fits.shares(one),
+        style,
+        axis,
+        title=title,
+        shares_title=one.shares_title,
+        note=_note(one.group, one.measure),
+    )
+    caption = (
+        f"{title}: points as measured, curves as fitted, one panel per d. Below: the share of each term of the fit at "
+        "the largest T and d; blue grows like T, orange like T². Hatched: not resolvable at these sizes."
+    )
+    return Picture(words.file_name(f"fits_{one.measure.name}", one.group.settings, one.group.differs), caption, figure)
 
 
 def _accuracies(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:

@@ -17,6 +17,16 @@ N_LOOKS = len(COLOURS) * len(MARKERS) * len(LINES)
 # These have their look for good; all other variants follow in alphabetical order. New built-ins join at the end.
 BUILT_IN = ("fused", "full", "linear", "window", "lstm", "gru", "rnn", "strided", "xformers", "mean", "none")
 INK, PALE, GRID, PAPER = "#333333", "#8a8a8a", "#e6e6e6", "#f4f4f4"
+# Terms of a cost: grey for what does not depend on T, blues for what grows like T, oranges for what grows like T².
+TERM_COLOURS = {
+    "1": "#c4c4c4",
+    "T": "#c6dbef",
+    "T d": "#6baed6",
+    "T d²": "#2171b5",
+    "T²": "#f16913",
+    "H T²": "#fdae6b",
+    "T² d": "#a63603",
+}
 STYLE = {
     "font.family": ["DejaVu Sans"],
     "font.size": 9,

@@ -1,4 +1,4 @@
-"""The pictures of a report. The only module that imports matplotlib, and never its pyplot.
+"""The pictures of a report. It and the modules that draw with it import matplotlib, and never its pyplot.
 
 Figures are made as objects and saved straight to files: no window system is touched, the caller's backend and style
 stay as they are, and no figure outlives its use. Sizes are inches; at 100 dots per inch a figure is 1000 wide.
@@ -46,7 +46,7 @@ Picture = Figure
 
 
 @contextmanager
-def _styled() -> Iterator[None]:
+def styled() -> Iterator[None]:
     """Our style and nobody else's, for as long as a figure is made or saved; one thread at a time."""
     with _STYLE_LOCK, matplotlib.style.context(["default", STYLE]):
         yield
@@ -60,7 +60,7 @@ def save(figure: Figure, stem: Path) -> None:
 
 def save_as(figure: Figure, file: Path) -> None:
     """Write one file in the format of its suffix, one of FORMATS; the same figure gives the same bytes."""
-    with _styled():
+    with styled():
         figure.savefig(file, metadata=FORMATS[file.suffix])
 
 
@@ -82,13 +82,13 @@ def curves(
     marks: ticks of x, by default every x with its x_text.
     apart: draw each line a little to one side of its x, so that lines of one value do not hide each other.
     """
-    with _styled():
+    with styled():
         facets = list(dict.fromkeys(data["facet"]))
         labels = list(dict.fromkeys(data["label"]))
-        handles = [_handle(label, looks[label], data[data["label"] == label]) for label in labels]
+        handles = [handle(label, looks[label], data[data["label"] == label]) for label in labels]
         handles += [_reference_handle(name) for name in ([] if references is None else references["name"].unique())]
         height = 2.7 if len(labels) <= 8 or len(facets) > 9 else 3.6
-        sheet = _Sheet(facets, title, note, handles, height=height, x_label=x_label, y_label=axis.label)
+        sheet = Sheet(facets, title, note, handles, height=height, x_label=x_label, y_label=axis.label)
         marks = marks or dict(sorted(zip(data["x"], data["x_text"], strict=True)))
         if apart:
             shift = dict(zip(labels, scales.dodge(list(marks), len(labels)), strict=True))
@@ -96,11 +96,11 @@ def curves(
         drawn = data if references is None else pd.concat([data, references])
         limits = scales.linear_limits(drawn) if axis.kind == "linear" else scales.limits(drawn)
         for facet, axes in zip(facets, sheet.panels, strict=True):
-            _x_scale(axes, marks, sheet.panel_width)
-            _y_scale(axes, axis, limits)
+            x_scale(axes, marks, sheet.panel_width)
+            y_scale(axes, axis, limits)
             for label, line in data[data["facet"] == facet].groupby("label", sort=False):
                 weight = 1 - labels.index(label) / max(len(labels) - 1, 1)
-                _line(axes, line.sort_values("x", kind="stable"), looks[label], weight)
+                series(axes, line.sort_values("x", kind="stable"), looks[label], weight)
             if references is not None:
                 _references(axes, references[references["facet"] == facet])
         return sheet.figure
@@ -119,10 +119,10 @@ def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, not
     limit = float(np.clip(np.ceil(largest), 1, 5))
     ticks = {float(k): f"{2**k:g}" if k >= 0 else f"1/{2**-k:g}" for k in range(-int(limit), int(limit) + 1)}
     colours = Colours("RdBu_r", -limit, limit, ticks, f"{what} ÷ baseline's {what}", bool(largest > limit))
-    with _styled():
+    with styled():
         drawn = [_contour(Figure().add_subplot(), part) for _, part in data.groupby("label", sort=False)]
         met = "" if any(drawn) else " (not met in the measured range)"
-        same = textwrap.fill(_plain(f"same {what} as {baseline}, interpolated{met}"), 90)
+        same = textwrap.fill(plain(f"same {what} as {baseline}, interpolated{met}"), 90)
         handles = [
             Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (4, 3)), label="T = d"),
             Line2D([], [], color=INK, linewidth=2, label=same),
@@ -142,14 +142,15 @@ def accuracy_planes(data: DataFrame, floor: float, *, title: str, note: str = ""
     colours = Colours(
         "GnBu", floor, 1.0, marks, f"accuracy, from {floor:.3g} (floor) to 1", bool((data["value"] < floor).any())
     )
-    with _styled():
+    with styled():
         return _planes(data, colours, [], title, note).figure
 
 
-class _Sheet:
+class Sheet:
     """A figure of fixed width whose title, panels, legend and note each have room of their own, so none overlaps.
 
     panels: one per name, in rows. top: of the first panel; bottom: below the last row. All in inches from the top.
+    room: left free below `bottom`, for whatever is placed there.
     """
 
     def __init__(
@@ -164,18 +165,19 @@ class _Sheet:
         y_label: str,
         n_columns: int = 3,
         right: float = RIGHT,
+        room: float = 0.0,
     ) -> None:
         n_columns = max(min(n_columns, 2 if len(names) == 4 else len(names)), 1)
         self.panel_width = (WIDTH - LEFT - right - GAP * (n_columns - 1)) / n_columns
-        titles = [textwrap.fill(_plain(name), int(self.panel_width / 0.085)) for name in names]
-        head, foot = textwrap.fill(_plain(title), 110), textwrap.fill(_plain(note), 150)
+        titles = [textwrap.fill(plain(name), int(self.panel_width / 0.085)) for name in names]
+        head, foot = textwrap.fill(plain(title), 110), textwrap.fill(plain(note), 150)
         tops, self.bottom = [], 0.12 + 0.22 * _n_lines(head)
         for row in (titles[i : i + n_columns] for i in range(0, len(titles), n_columns)):
             tops.append(self.bottom + 0.12 + 0.17 * max(map(_n_lines, row)))
             self.bottom = tops[-1] + height + BELOW
         self.top = tops[0]
         n_legend_columns, legend_height = scales.legend([str(h.get_label()) for h in handles], WIDTH - LEFT)
-        total = self.bottom + legend_height + 0.1 + 0.16 * _n_lines(foot)
+        total = self.bottom + room + legend_height + 0.1 + 0.16 * _n_lines(foot)
         self.figure = Figure(figsize=(WIDTH, total))
         self.figure.text(0.15 / WIDTH, 1 - 0.15 / total, head, fontsize=11.5, fontweight="bold", va="top")
         self.figure.text(LEFT / WIDTH, 0.1 / total, foot, fontsize=8, color="#5f5f5f", va="bottom")
@@ -188,7 +190,7 @@ class _Sheet:
             axes.set_ylabel("" if i % n_columns else y_label)
             axes.set_xlabel(x_label if i + n_columns >= len(names) else "")
         if handles:
-            at = (LEFT / WIDTH, 1 - self.bottom / total)
+            at = (LEFT / WIDTH, 1 - (self.bottom + room) / total)
             self.figure.legend(
                 handles=list(handles), loc="upper left", bbox_to_anchor=at, ncols=n_legend_columns, borderaxespad=0
             )
@@ -203,15 +205,16 @@ def _n_lines(text: str) -> int:
     return text.count("\n") + 1
 
 
-def _handle(label: str, look: Look, data: DataFrame) -> Line2D:
-    text = textwrap.fill(_plain(label), 50) + ("" if data["value"].notna().any() else " (no data)")
+def handle(label: str, look: Look, data: DataFrame) -> Line2D:
+    """The entry of one series in a legend."""
+    text = textwrap.fill(plain(label), 50) + ("" if data["value"].notna().any() else " (no data)")
     return Line2D(
         [], [], color=look.colour, marker=look.marker, linestyle=look.line, markeredgecolor="white", label=text
     )
 
 
-def _line(axes: Axes, line: DataFrame, look: Look, weight: float) -> None:
-    """The measured points of one series, with their intervals as bars.
+def series(axes: Axes, line: DataFrame, look: Look, weight: float, *, joined: bool = True) -> None:
+    """The measured points of one series, joined by a line or not, with their intervals as bars.
 
     weight: from 1 for the first series down; earlier ones are drawn stronger, so that one which lies under another
     still shows.
@@ -224,7 +227,7 @@ def _line(axes: Axes, line: DataFrame, look: Look, weight: float) -> None:
         line["value"].to_numpy(),
         color=look.colour,
         marker=look.marker,
-        linestyle=look.line,
+        linestyle=look.line if joined else "none",
         markeredgecolor="white",
         markeredgewidth=0.6,
         markersize=5 + 2 * weight,
@@ -242,7 +245,7 @@ def _line(axes: Axes, line: DataFrame, look: Look, weight: float) -> None:
 
 
 def _reference_handle(name: str) -> Line2D:
-    return Line2D([], [], color=PALE, linewidth=1.2, linestyle=REFERENCES.get(name, DASHED), label=_plain(name))
+    return Line2D([], [], color=PALE, linewidth=1.2, linestyle=REFERENCES.get(name, DASHED), label=plain(name))
 
 
 def _references(axes: Axes, data: DataFrame) -> None:
@@ -255,7 +258,7 @@ def _references(axes: Axes, data: DataFrame) -> None:
             axes.plot(part.sort_values("x")["x"], part.sort_values("x")["value"], **look)
 
 
-def _x_scale(axes: Axes, marks: Mapping[float, str], width: float) -> None:
+def x_scale(axes: Axes, marks: Mapping[float, str], width: float) -> None:
     """Base-2 logarithm over the sizes that were measured, labelled as far as labels fit into `width` inches."""
     sizes = list(marks)
     axes.set_xscale("log", base=2)
@@ -263,7 +266,7 @@ def _x_scale(axes: Axes, marks: Mapping[float, str], width: float) -> None:
     _label(axes.xaxis, scales.fitting(marks, width, np.log2(1.25)))
 
 
-def _y_scale(axes: Axes, axis: Axis, limits: tuple[float, float] | None) -> None:
+def y_scale(axes: Axes, axis: Axis, limits: tuple[float, float] | None) -> None:
     """The common vertical scale with round ticks; without data a word instead."""
     if axis.kind == "share":
         axes.set_ylim(-0.02, 1.04)
@@ -282,17 +285,17 @@ def _y_scale(axes: Axes, axis: Axis, limits: tuple[float, float] | None) -> None
 def _label(axis: Any, marks: Mapping[float, str]) -> None:
     """These ticks and no others."""
     axis.set_major_locator(FixedLocator(list(marks)))
-    axis.set_major_formatter(FixedFormatter([_plain(text) for text in marks.values()]))
+    axis.set_major_formatter(FixedFormatter([plain(text) for text in marks.values()]))
     axis.set_minor_locator(NullLocator())
 
 
-def _planes(data: DataFrame, colours: Colours, handles: Sequence[Line2D], title: str, note: str) -> _Sheet:
+def _planes(data: DataFrame, colours: Colours, handles: Sequence[Line2D], title: str, note: str) -> Sheet:
     """One T × d plane per label, sizes by their base-2 logarithm, and one colour bar."""
     T, d = np.unique(data["T"]), np.unique(data["d_model"])
     n_columns = 3 if len(T) <= 8 else 2 if len(T) <= 13 else 1
     names = list(dict.fromkeys(data["label"]))
     height = max(1.4, 0.44 * len(d))
-    sheet = _Sheet(names, title, note, handles, height=height, x_label="T", y_label="d", n_columns=n_columns, right=1.2)
+    sheet = Sheet(names, title, note, handles, height=height, x_label="T", y_label="d", n_columns=n_columns, right=1.2)
     mappable = ScalarMappable(Normalize(colours.low, colours.high), colours.name)
     for (_, part), axes in zip(data.groupby("label", sort=False), sheet.panels, strict=True):
         _plane(axes, part, T, d, mappable, (sheet.panel_width, height))
@@ -303,7 +306,7 @@ def _planes(data: DataFrame, colours: Colours, handles: Sequence[Line2D], title:
     drawn = sheet.figure.colorbar(mappable, cax=bar, extend="both" if colours.clipped else "neither")
     drawn.set_ticks(list(colours.ticks), labels=list(colours.ticks.values()))
     drawn.outline.set_visible(False)
-    bar.set_ylabel(textwrap.fill(_plain(colours.label), int(length / scales.CHARACTER)))
+    bar.set_ylabel(textwrap.fill(plain(colours.label), int(length / scales.CHARACTER)))
     return sheet
 
 
@@ -328,14 +331,14 @@ def _plane(axes: Axes, part: DataFrame, T: Any, d: Any, mappable: ScalarMappable
             box = ((x[i], y[j]), x[i + 1] - x[i], y[j + 1] - y[j])
             axes.add_patch(Rectangle(*box, facecolor=PAPER, edgecolor="white", hatch="////", linewidth=0.8))
         if measured and roomy:
-            _write(axes, at, point.text, mappable.to_rgba(point.value))
+            write(axes, at, point.text, mappable.to_rgba(point.value))
         elif measured and getattr(point, "verdict_corrected", None) in MARKED:
             axes.plot(*at, ".", color=INK, markersize=2, zorder=5)
         elif roomy:
-            _write(axes, at, scales.shortened(point.status, int(widths[i] / 0.05)), PAPER, size=6.5)
+            write(axes, at, scales.shortened(point.status, int(widths[i] / 0.05)), PAPER, size=6.5)
 
 
-def _write(axes: Axes, at: tuple[float, float], text: str, colour: Any, size: float = 8) -> None:
+def write(axes: Axes, at: tuple[float, float], text: str, colour: Any, size: float = 8) -> None:
     """Text on a patch of its cell's colour, so that lines pass behind it."""
     dark = np.dot(to_rgb(colour), (0.299, 0.587, 0.114)) < 0.55
     patch = {"facecolor": colour, "edgecolor": "none", "pad": 1.0}
@@ -382,7 +385,7 @@ def _label_log2(axis: Any, sizes: Any, width: float) -> None:
     _label(axis, {float(np.log2(size)): text for size, text in marks.items()})
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text as it is: no formulas, no control characters, a box for what the font lacks."""
     known = _characters()
     return "".join(char if ord(char) in known else "\u25a1" for char in " ".join(text.split())).replace("$", r"\$")

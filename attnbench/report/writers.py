@@ -11,7 +11,7 @@ from pandas import DataFrame
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
 LATEX |= {"µ": r"\textmu{}", "≈": r"$\approx$", "²": r"$^2$", "÷": r"$\div$", "×": r"$\times$", "…": r"\dots{}"}
-LATEX |= {"–": "--", "≥": r"$\geq$", "\n": " ", "[": "{[}", "]": "{]}"}
+LATEX |= {"–": "--", "≥": r"$\geq$", "≤": r"$\leq$", "·": r"$\cdot$", "<": r"$<$", "\n": " ", "[": "{[}", "]": "{]}"}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,99 @@
+"""The picture of fitted costs: measured points with their fitted curves, and what each cost is made of."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+from pandas import DataFrame
+
+from attnbench.report import plots, scales
+from attnbench.report.looks import INK, TERM_COLOURS, Look
+from attnbench.report.scales import Axis
+
+BAR, SPACE, LINE = 0.2, 0.08, 0.15  # inches: the least height of a bar, the space between two, a line of a name
+NAME = 26  # characters of a name in one line beside its bar
+SMALL = 0.066  # inches per character of 8 points
+HEAD, FOOT = 0.34, 0.12  # inches above and below the bars
+
+
+def fitted_curves(
+    data: DataFrame,
+    fitted: DataFrame,
+    shares: DataFrame,
+    looks: Mapping[str, Look],
+    axis: Axis,
+    *,
+    title: str,
+    shares_title: str,
+    note: str = "",
+) -> plots.Picture:
+    """One panel per facet with points and fitted curves over T, and below them one bar per label, split into terms.
+
+    data: columns label, facet, x, x_text, value, low, high. fitted: label, facet, x, value, along the curves.
+    shares: label, term, share, seen; each label's shares add up to 1. Terms that are not resolved are hatched.
+    """
+    with plots.styled():
+        facets, labels = (list(dict.fromkeys(data[name])) for name in ("facet", "label"))
+        names = {label: textwrap.fill(plots.plain(label), NAME) for label in dict.fromkeys(shares["label"])}
+        height = sum(_height(name) for name in names.values())
+        handles = [plots.handle(label, looks[label], data[data["label"] == label]) for label in labels]
+        handles += [_swatch(term) for term in dict.fromkeys(shares["term"])]
+        room = HEAD + height + FOOT
+        sheet = plots.Sheet(facets, title, note, handles, height=2.7, x_label="T", y_label=axis.label, room=room)
+        marks, limits = dict(sorted(zip(data["x"], data["x_text"], strict=True))), scales.limits(data)
+        for facet, axes in zip(facets, sheet.panels, strict=True):
+            plots.x_scale(axes, marks, sheet.panel_width)
+            plots.y_scale(axes, axis, limits)
+            for label, points in data[data["facet"] == facet].groupby("label", sort=False):
+                plots.series(axes, points, looks[label], 0.2, joined=False)
+            for label, curve in fitted[fitted["facet"] == facet].groupby("label", sort=False):
+                look = looks[label]
+                axes.add_line(
+                    Line2D(curve["x"], curve["value"], color=look.colour, linestyle=look.line, linewidth=1.2, zorder=2)
+                )
+        left = 0.2 + SMALL * max(len(line) for name in names.values() for line in name.split("\n"))
+        left, width = max(left, plots.LEFT), plots.WIDTH - max(left, plots.LEFT) - plots.RIGHT
+        axes = sheet.place(left, sheet.bottom + HEAD, width, height)
+        axes.set_title(plots.plain(shares_title), loc="left", y=1.0, color=INK)
+        _bars(axes, shares, names, width)
+        return sheet.figure
+
+
+def _height(name: str) -> float:
+    return max(BAR, LINE * (name.count("\n") + 1)) + SPACE
+
+
+def _colour(term: str) -> str:
+    return TERM_COLOURS[term.partition(" or ")[0]]
+
+
+def _swatch(term: str) -> Line2D:
+    return Line2D([], [], color=_colour(term), marker="s", markersize=8, linestyle="none", label=f"term {term}")
+
+
+def _bars(axes: Axes, shares: DataFrame, names: Mapping[str, str], width: float) -> None:
+    """Bars from 0 to 1 under each other, in inches of height; a part that has room for it says what it is."""
+    axes.grid(False)
+    at, middles = 0.0, []
+    for label, name in names.items():
+        middle, thick, start = at + _height(name) / 2, _height(name) - SPACE, 0.0
+        for part in shares[shares["label"] == label].itertuples():
+            hatch = "////" if part.seen == "unresolved" else None
+            colour = _colour(part.term)
+            axes.barh(middle, part.share, thick, start, color=colour, edgecolor="white", hatch=hatch, linewidth=0.8)
+            text = f"{part.term}  {100 * part.share:.0f} %"
+            if part.share * width > SMALL * len(text) + 0.04:
+                plots.write(axes, (start + part.share / 2, middle), text, colour)
+            start += part.share
+        middles.append(middle)
+        at += _height(name)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(at, 0)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    axes.xaxis.set_major_locator(NullLocator())
+    axes.set_yticks(middles, labels=list(names.values()), fontsize=8)
+    axes.tick_params(axis="y", length=0)
