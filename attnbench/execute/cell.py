@@ -260,6 +260,7 @@ def _in_force(cell: Cell, workload: Workload) -> dict[str, Any]:
     known = cost(workload.mixers, **asked)
     itemsize, n_read = workload.dtype.itemsize, workload.n_params_body
     n_read += MODEL_VOCAB * workload.mixers[0].spec.d_model if cell.level == "model" else 0  # the head
+    moved = bytes_moved(workload.mixers, **asked, itemsize=itemsize, param_bytes=n_read * itemsize)
     decodes = cell.phase in ("prefill", "decode")
     return _read_back(cell, workload.mixers, _example(workload)) | {
         "state_bytes": state_bytes(workload.prefill()[1]) if decodes else None,
@@ -270,7 +271,7 @@ def _in_force(cell: Cell, workload: Workload) -> dict[str, Any]:
         "flops_executed": known.executed if known else None,
         "flops_core": known.core if known else None,
         "flops_projection": known.projection if known else None,
-        "bytes_moved": bytes_moved(workload.mixers, **asked, itemsize=itemsize, param_bytes=n_read * itemsize),
+        "bytes_moved": None if cell.compile else moved,  # a compiler may leave out what operations hand on
     }
 
 
