@@ -15,7 +15,7 @@ freedom: the moderated variance of Smyth (Stat. Appl. Genet. Mol. Biol. 3, 2004)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -62,6 +62,16 @@ def interval(visits: Visits, typical: Spread) -> tuple[float, float]:
     return min(float(low), centre / widest), max(float(high), centre * widest)
 
 
+def widths(cells: Mapping[str, Visits]) -> dict[str, float]:
+    """The width of each cell's interval as a share of its time, all being of one run."""
+    typical = typical_spread(list(cells.values()))
+    found = {}
+    for cell, visits in cells.items():
+        low, high = interval(visits, typical)
+        found[cell] = (high - low) / median([median(samples) for samples in visits])
+    return found
+
+
 def _half_width(logs: np.ndarray, typical: Spread) -> float:
     """Student's half-width, in logs, of the median of these visits, by the moderated spread."""
     n = len(logs)
@@ -76,9 +86,11 @@ def _half_width(logs: np.ndarray, typical: Spread) -> float:
 def _resampled(visits: Visits) -> np.ndarray:
     """N_DRAWS times the statistic, of visits drawn with replacement and of samples drawn so within each."""
     n = len(visits)
-    medians = np.stack([np.sort(samples)[_ranks(len(samples), n)] for samples in visits])  # (n, N_DRAWS, n)
-    chosen: np.ndarray = np.take_along_axis(medians, _choices(n)[None], axis=0)[0]  # (N_DRAWS, n)
-    found: np.ndarray = np.median(chosen, axis=1)
+    choices, medians = _choices(n), np.empty((N_DRAWS, n))
+    for visit, samples in enumerate(visits):
+        chosen = choices == visit
+        medians[chosen] = np.sort(samples)[_ranks(len(samples), n)[chosen]]
+    found: np.ndarray = np.median(medians, axis=1)
     return found
 
 

@@ -1,14 +1,12 @@
-"""Which visits of a cell count, what they say of its time together, and how many are still to be made."""
+"""Which visits of a cell count, and how many are still to be made."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from attnbench.settings import Measure
-from attnbench.statistics import MIN_SAMPLES, median, median_interval
 
 DISTURBED = "disturbed: "  # so begins the flag of a visit that the machine did not leave in peace
 Key = tuple[str, Measure]
@@ -27,28 +25,6 @@ def counted(visits: Iterable[Visit]) -> list[Visit]:
     """
     good = [visit for visit in visits if visit["status"] == "ok"]
     return [visit for visit in good if not is_disturbed(visit)] or good
-
-
-def time_interval(samples: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """The median of the visits' medians and its interval, as (time_s, low, high); samples: those of each visit.
-
-    Of few visits, the interval is the hull of theirs; of MIN_SAMPLES and more it is that of their medians, which
-    narrows with each further visit.
-    """
-    medians = [median(of_visit) for of_visit in samples]
-    if len(medians) >= MIN_SAMPLES:
-        return median(medians), *median_interval(medians)
-    lows, highs = zip(*(median_interval(of_visit) for of_visit in samples), strict=True)
-    return median(medians), min(lows), max(highs)
-
-
-def relative_interval(visits: Iterable[Visit]) -> float:
-    """The width of the interval of a cell's time as a share of the time; infinite where too few samples say nothing."""
-    samples = [visit["samples_s"] for visit in counted(visits)]
-    if sum(map(len, samples)) < MIN_SAMPLES:
-        return math.inf
-    time_s, low_s, high_s = time_interval(samples)
-    return (high_s - low_s) / time_s
 
 
 class Agenda:

@@ -74,14 +74,27 @@ class FakeClock:
         return self.now_s
 
 
-def conduct(monkeypatch, path, visit, *, lengths=(8, 9, 10, 11), measures=("time",), budget_s=float("inf"), **timing):
-    """A run over cells that differ in T; every visit takes a second. Gives the processes, and the listener's count."""
+def conduct(
+    monkeypatch,
+    path,
+    visit,
+    *,
+    lengths=(8, 9, 10, 11),
+    measures=("time",),
+    budget_s=float("inf"),
+    reason=None,
+    **timing,
+):
+    """A run over cells that differ in T; every visit takes a second. Gives the processes, and the listener's count.
+
+    reason: why the cells cannot run.
+    """
     clock = FakeClock()
     monkeypatch.setattr(runner, "time", clock)
     cells = tuple(tiny_cell(T=T, S=T, max_T=T, digest=f"{T:x}", measures=measures) for T in lengths)
     sweep = Sweep.model_validate({"grid": [{}], "timing": timing})
     catalogue = SimpleNamespace(variant_sources={"dense": Source("dense", "here", "dense:Dense")}, task_sources={})
-    plan = Plan(Path("s.toml"), sweep, cells, (), (Judgement(),) * len(cells), catalogue, "dense", 60.0, {})
+    plan = Plan(Path("s.toml"), sweep, cells, (), (Judgement(reason),) * len(cells), catalogue, "dense", 60.0, {})
     processes, listener, folder = FakeProcesses(visit, clock), Counter(), RunFolder.create(path)
     folder.begin("", (cell.row() for cell in cells), {})
     try:

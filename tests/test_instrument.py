@@ -6,14 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 import test_clock
+import test_intervals
 import test_memory
 import test_phases
+import test_records
 import test_rounds
-import test_visits
 import torch
 from run_rows import tiny_cell
 
-from attnbench import registry, visits
+from attnbench import intervals, records, registry
 from attnbench.execute import cell, phases, runner
 from attnbench.execute.local import FreshProcesses
 from attnbench.execute.orders import Visit
@@ -44,7 +45,7 @@ def warm_up_counted(patch, folder):
 
 
 def mean_for_median(patch, folder):
-    patch.setattr(visits, "median", statistics.fmean)
+    patch.setattr(records, "median", statistics.fmean)
 
 
 def gradients_pile_up(patch, folder):
@@ -76,7 +77,7 @@ def sentinel_ignored(patch, folder):
 
 
 def one_sample_makes_an_interval(patch, folder):
-    patch.setattr(visits, "MIN_SAMPLES", 1)
+    patch.setattr(intervals, "UNKNOWN", 0.0)
 
 
 def few_samples_are_precise(patch, folder):
@@ -108,7 +109,7 @@ def each_visit_has_the_threads_of_its_cell(patch, folder):
 GUARDS = {
     no_synchronise: lambda *_: test_clock.test_device_that_finishes_late_is_waited_for(),
     warm_up_counted: lambda *_: test_clock.test_first_call_is_a_column_of_its_own_and_in_no_sample(),
-    mean_for_median: lambda *_: test_visits.test_neither_a_slow_sample_nor_a_slow_visit_moves_the_time(),
+    mean_for_median: lambda _, folder: test_records.test_neither_a_slow_sample_nor_a_slow_visit_moves_the_time(folder),
     gradients_pile_up: lambda *_: test_phases.test_every_call_is_like_the_one_before("forward_backward", "layer"),
     peak_not_reset: lambda *_: test_memory.test_resident_peak_sees_the_call_and_not_what_was_before(),
     parents_peak: a_process_does_not_begin_with_its_parents_peak,
@@ -119,7 +120,7 @@ GUARDS = {
     sentinel_ignored: lambda patch, folder: (
         test_rounds.test_a_disturbed_visit_is_made_again_after_all_others_and_only_the_good_one_counts(folder, patch)
     ),
-    one_sample_makes_an_interval: lambda *_: test_visits.test_few_samples_have_no_interval_to_believe(),
+    one_sample_makes_an_interval: lambda *_: test_intervals.test_one_process_never_gives_a_narrow_interval(),
     few_samples_are_precise: lambda *_: test_clock.test_no_interval_is_believed_from_fewer_than_six_samples(),
 }
 

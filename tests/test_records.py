@@ -259,6 +259,11 @@ def test_a_visit_that_samples_longer_weighs_no_more(tmp_path):
     assert found["flops_per_s"] == 1e6 / 2.0
 
 
+def test_neither_a_slow_sample_nor_a_slow_visit_moves_the_time(tmp_path):
+    made = [timed("a", 1.0, 1.0, 50.0), timed("a", 1.0, 1.0, 1.0), timed("a", 9.0, 9.0, 9.0)]
+    assert row(tmp_path, cell("a"), made)["time_s"] == 1.0
+
+
 def test_of_a_disturbed_visit_nothing_is_shown_where_there_is_a_good_one(tmp_path):
     noisy = {"flags": [f"{DISTURBED}9% of the sampling stolen"], "first_call_s": 9.0}
     made = [timed("a", 1.0, first_call_s=5.0, flags=[]), timed("a", 2.0, **noisy)]

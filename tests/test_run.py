@@ -590,19 +590,6 @@ def test_what_a_killed_run_left_goes_with_the_next(tmp_path, monkeypatch):
     assert list((tmp_path / "tmp").glob("attnbench-scratch-*")) == []
 
 
-def test_unsupported_is_judged_anew_when_a_run_goes_on(tmp_path, monkeypatch):
-    sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = 8\ncompile = true\nlevel = "core"\n')
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    refused = attnbench.run(sweep, out=tmp_path / "run")
-    assert refused.counts == {"unsupported": 1}
-    assert "no-such-compiler" in refused.frame["reason"][0]
-    attnbench.run(sweep, out=tmp_path / "run", resume=True)
-    assert len(records(tmp_path / "run")) == 1  # the same reason is written once
-    monkeypatch.setenv("CXX", sys.executable)  # here now, though it compiles nothing
-    again = attnbench.run(sweep, out=tmp_path / "run", resume=True)
-    assert again.counts == {"failed": 1}
-
-
 def test_a_cell_with_fewer_visits_than_were_asked_for_is_pending(tmp_path):
     sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = 8\n').read_text()
     (tmp_path / "sweep.toml").write_text(sweep.replace("[timing]", "[timing]\nvisits = 3"))

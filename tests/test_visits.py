@@ -1,15 +1,12 @@
 """Which visits of a cell count, what interval they have together, and how many are left."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from run_rows import record, timed
 
 from attnbench.records import STATUSES
-from attnbench.statistics import median_interval
-from attnbench.visits import DISTURBED, Agenda, counted, is_disturbed, relative_interval, time_interval
+from attnbench.visits import DISTURBED, Agenda, counted, is_disturbed
 
 WANTED = {("a", "time"): 3, ("a", "memory"): 1, ("b", "time"): 1}
 NOISE = [f"{DISTURBED}sentinel 9.0 ms, 2.00 times the best of the run"]
@@ -27,31 +24,6 @@ def test_undisturbed_visits_count_where_there_is_one_else_all_that_went_well():
     assert counted([noisy, good, bad, good]) == [good, good]
     assert counted([noisy, bad, noisy]) == [noisy, noisy]
     assert counted([bad]) == counted([]) == []
-
-
-def test_the_interval_of_few_visits_is_the_hull_of_theirs_and_of_many_that_of_their_medians():
-    samples = [[float(n), float(n), n + 100.0] for n in range(1, 6)]
-    assert time_interval(samples) == (3.0, 1.0, 105.0)
-    assert time_interval([*samples, [6.0, 6.0, 106.0]]) == (3.5, 1.0, 6.0)
-    many = [[float(n)] for n in range(100)]
-    assert time_interval(many) == (49.5, *median_interval([*range(100)]))
-
-
-def test_neither_a_slow_sample_nor_a_slow_visit_moves_the_time():
-    assert time_interval([[1.0, 1.0, 50.0], [1.0, 1.0, 1.0], [9.0, 9.0, 9.0]])[0] == 1.0
-
-
-def test_more_visits_that_agree_narrow_the_interval():
-    spread = [0.9, 1.0, 1.0, 1.0, 1.0, 1.1]
-    assert relative_interval([timed("a", *spread)] * 5) == pytest.approx(0.2)
-    assert relative_interval([timed("a", *spread)] * 6) == 0.0
-
-
-def test_few_samples_have_no_interval_to_believe():
-    assert relative_interval([timed("a", 1.0)]) == math.inf
-    assert relative_interval([timed("a", *[1.0] * 5)]) == math.inf
-    assert relative_interval([timed("a", *[1.0] * 6)]) == 0.0
-    assert relative_interval([]) == math.inf
 
 
 # What is left to do

@@ -27,13 +27,14 @@ from attnbench.execute.listener import Listener
 from attnbench.execute.local import FreshProcesses, Job, Outcome
 from attnbench.execute.peaks import peaks, timed
 from attnbench.execute.plan import Plan, at_once, bounded, make_plan
+from attnbench.intervals import widths
 from attnbench.measure.machine import environment, usable_cores
 from attnbench.measure.quiet import disturbance, sentinels
 from attnbench.records import AS_ASKED, STATUSES, Record, Run, read_records
 from attnbench.run_folder import RunFolder
 from attnbench.settings import Measure, size
 from attnbench.sweep import read_toml, wanted_tasks
-from attnbench.visits import DISTURBED, Agenda, relative_interval
+from attnbench.visits import DISTURBED, Agenda, counted
 
 CHECK_TIMEOUT_S = 60.0  # a sweep's own timeout bounds it when smaller
 LEVEL_TIMEOUT_S = 10.0
@@ -236,7 +237,8 @@ class _Work:
         for record in self._own(read_records(self.folder.path)[0]):
             if record["measure"] == "time":
                 made.setdefault(record["cell"], []).append(record)
-        width = {cell: relative_interval(visits) for cell, visits in made.items() if visits[-1]["status"] == "ok"}
+        good = {cell: counted(visits) for cell, visits in made.items() if visits[-1]["status"] == "ok"}
+        width = widths({cell: [visit["samples_s"] for visit in visits] for cell, visits in good.items()})
         cells = [cell for cell in self.plan.cells if width.get(cell.id, 0.0) > 2 * self.plan.sweep.timing.precision]
         return sorted(cells, key=lambda cell: width[cell.id], reverse=True)
 
