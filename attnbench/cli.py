@@ -179,8 +179,10 @@ def variants(
 
         with FreshProcesses() as processes:
             sources, broken = _sources(processes, plugin)
+            if name:
+                registry.find(name, sources, broken=broken)
             if roles:
-                asked = {name: registry.find(name, sources)} if name else sources
+                asked = {name: sources[name]} if name else sources
                 found, unloaded = _ask(processes, "abilities", asked, module="abilities")
                 commands.show_abilities(found, [*broken, *unloaded], as_json=as_json)
                 return
@@ -215,7 +217,7 @@ def tasks(
         if name is None:
             commands.show_sources(sources, broken, as_json)
             return
-        registry.find(name, sources, "task")
+        registry.find(name, sources, "task", broken)
         commands.show_facts(_ask(processes, "task_profile", name, sources), as_json)
 
 

@@ -81,6 +81,8 @@ def _shared(plan: Plan, row: Mapping[str, Any], varying: Sequence[str]) -> Itera
     yield f"  timeout = {plan.timeout_s:g} s"
     yield f"  memory_limit = {size(sweep.memory_limit) if sweep.memory_limit else 'none'}"
     for name in ("timing", "train"):
+        if name == "train" and not any(cell.task for cell in plan.cells):
+            continue
         yield f"  {name}: {', '.join(f'{key} {value}' for key, value in getattr(sweep, name))}"
 
 
@@ -94,11 +96,11 @@ def _options(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _table(plan: Plan, rows: Sequence[Mapping[str, Any]], members: Sequence[int]) -> Table:
     columns = [key for key in COLUMNS if len({repr(rows[i][key]) for i in members}) > 1]
     columns = [key for key in columns if key == "T" or any(rows[i][key] != rows[i]["T"] for i in members)]
-    table = Table("cell", "label", *columns, "")
+    reasons = {i: f"unsupported: {reason}" for i in members if (reason := plan.judgements[i].reason)}
+    table = Table("cell", "label", *columns, *(["note"] if reasons else []))
     for i in members:
-        reason = plan.judgements[i].reason
         values = [_text(rows[i][key]) for key in ("cell", "label", *columns)]
-        table.add_row(*values, f"unsupported: {reason}" if reason else "")
+        table.add_row(*values, *([reasons.get(i, "")] if reasons else []))
     return table
 
 

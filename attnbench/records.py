@@ -287,7 +287,7 @@ def _row(cell: Record, records: list[Record]) -> Record:
 def _latest(measure: Measure, visits: list[Record], n_wanted: int) -> Record:
     """What the latest visit gave: figures count when it was good, and the cell when all its visits were made."""
     if not visits:
-        return {"status": "pending", "reason": None}
+        return {"status": "pending", "reason": "no visit made"}
     latest = visits[-1]
     if latest["status"] not in MEASURED:
         return {"status": latest["status"], "reason": latest.get("reason")}

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -73,10 +73,10 @@ def file_sources(file: str | Path, group: str = VARIANTS) -> list[Source]:
     return [Source(variant_name(cls), f"{path}:{place}", str(file)) for place, cls in found[group].items()]
 
 
-def find(name: str, known: Mapping[str, Source], what: str = "variant") -> Source:
-    """The source of a name. Raises RequestError with the nearest known name."""
+def find(name: str, known: Mapping[str, Source], what: str = "variant", broken: Iterable[str] = ()) -> Source:
+    """The source of a name. Raises RequestError with the nearest known name, and what is broken, which may be it."""
     if name not in known:
-        raise RequestError([f'unknown {what} "{name}"{did_you_mean(name, known)}'])
+        raise RequestError([*broken, f'unknown {what} "{name}"{did_you_mean(name, known)}'])
     return known[name]
 
 

@@ -207,7 +207,7 @@ def validate(tables: Mapping[str, Any], place: str, catalogue: Catalogue) -> Swe
     missing = [use.name not in catalogue.variant_sources for use in wanted_variants(tables)]
     missing += [use.name not in catalogue.task_sources for use in wanted_tasks(tables)]
     if any(missing):
-        mistakes += catalogue.broken  # one of them may be the one that is missed
+        mistakes = [*catalogue.broken, *mistakes]  # one of them may be the one that is missed
     if mistakes or sweep is None:
         raise RequestError(mistakes)
     return sweep

@@ -132,11 +132,16 @@ def test_a_resumed_run_makes_what_an_uninterrupted_one_makes_and_repeats_nothing
 # Budgets
 
 
-def test_a_budget_ends_the_repeats_too(tmp_path, monkeypatch):
-    processes, _ = conduct(monkeypatch, tmp_path, noisy, budget_s=6.0)
-    assert len(processes.lengths) == 6
-    conduct(monkeypatch, tmp_path, noisy, budget_s=100.0)
-    assert set(n_records(tmp_path).values()) == {3}  # a resumed run makes those that are owed
+def test_a_budget_is_spent_on_every_measure_of_every_cell_before_anything_is_repeated(tmp_path, monkeypatch):
+    processes, _ = conduct(monkeypatch, tmp_path, noisy, budget_s=9.0, measures=("time", "memory"))
+    assert len(processes.made) == 9
+    assert len(set(processes.made[:8])) == 8
+
+
+def test_however_small_a_budget_each_command_gets_farther(tmp_path, monkeypatch):
+    for n in range(1, 5):
+        conduct(monkeypatch, tmp_path, quiet, budget_s=0.0)
+        assert sum(n_records(tmp_path).values()) == n
 
 
 def wide(T, n):

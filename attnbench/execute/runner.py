@@ -15,7 +15,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,8 @@ class _Work:
         self.workers, self.fail_fast, self.failed = conduct.workers, conduct.fail_fast, False
         self.deadline_s = time.monotonic() + conduct.budget_s
         records, _ = read_records(folder.path)
-        repeats = plan.sweep.timing.repeats
+        self.begun = False  # however small a budget, one visit is made, so that each command gets farther
+        repeats = 0 if math.isfinite(conduct.budget_s) else plan.sweep.timing.repeats  # a budget narrows instead
         self.agenda = Agenda(self._wanted(), records, repeats=repeats, retry=conduct.retry)
         self.quiet_s = min((s for record in self._own(records) for s in sentinels(record)), default=math.inf)
         self.refused = {(r["cell"], r["measure"]): r["reason"] for r in records if r["status"] == "unsupported"}
@@ -248,16 +249,19 @@ class _Work:
         return [record for record in records if (record["cell"], record["measure"]) in wanted]
 
     def _visit(self, cells: Sequence[Cell], measure: Measure) -> None:
-        jobs = (
-            Job("attnbench.execute.cell:visit", (self.plan.order(cell, measure),), self.plan.timeout_s, cell)
-            for cell in cells
-            if not self._over
-        )
-        for job, outcome in self.processes.run(jobs, at_once(cells, measure, self.workers)):
+        for job, outcome in self.processes.run(self._jobs(cells, measure), at_once(cells, measure, self.workers)):
             if self.failed:
                 return  # visits side by side with the one that went wrong stay pending
             limit = self.plan.sweep.memory_limit if job.tag.device == "cpu" else None
             self._record(job.tag, measure, self._judged(_measured(outcome, limit)), outcome)
+
+    def _jobs(self, cells: Sequence[Cell], measure: Measure) -> Iterator[Job]:
+        """A visit of each, for as long as visits may begin."""
+        for cell in cells:
+            if self._over:
+                return
+            self.begun = True
+            yield Job("attnbench.execute.cell:visit", (self.plan.order(cell, measure),), self.plan.timeout_s, cell)
 
     def _judged(self, fields: Record) -> Record:
         """The fields of a visit, flagged where something disturbed it; the run's best sentinel is learnt as it goes."""
@@ -289,7 +293,7 @@ class _Work:
     @property
     def _over(self) -> bool:
         """Whether no further visit may begin."""
-        return self.failed or time.monotonic() >= self.deadline_s
+        return self.failed or (self.begun and time.monotonic() >= self.deadline_s)
 
     def _expected_s(self, cell: Cell, measure: Measure) -> float:
         return self.plan.expected_s(cell, measure, self.flops[cell.id]) * self._share(cell, measure)

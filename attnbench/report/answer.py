@@ -11,6 +11,7 @@ from attnbench.analyse.chance import at_chance
 from attnbench.analyse.compare import verdicts
 from attnbench.analyse.crossover import Crossover, crossovers
 from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, points
+from attnbench.analyse.slices import REACH, by_slice, reaches, slice_unit
 from attnbench.report import fits, tables, words
 
 
@@ -91,7 +92,7 @@ def _learned(group: Group, baseline: str) -> str:
     largest, guessing = group.frame["T"].max(), at_chance(group.frame)
     merged = points(group.frame, ACCURACY)
     merged = merged[merged["T"] == largest].sort_values("d_model", kind="stable")
-    reach = tables.reaches(tables.by_slice(group.frame))
+    reach = reaches(by_slice(group.frame))
     ranked: list[str] = []
     unranked: list[str] = []
     for d, part in merged.groupby("d_model"):
@@ -101,7 +102,7 @@ def _learned(group: Group, baseline: str) -> str:
         else:
             first = [label for label in told if label == baseline]
             ranked.append(f"d = {d}: {', '.join(f'{label} {told[label]}' for label in dict.fromkeys([*first, *told]))}")
-    what = f"the {tables.slice_unit(group.frame)} up to which it stays above {tables.REACH:g}" if reach else "its mean"
+    what = f"the {slice_unit(group.frame)} up to which it stays above {REACH:g}" if reach else "its mean"
     control = f"At T = {largest}, variants are not ranked where {baseline}, the control, has learned nothing: "
     said = [(control, unranked), (f"At T = {largest}, {what}: ", ranked)]
     return " ".join(f"{head}{'; '.join(parts)}." for head, parts in said if parts)

@@ -11,8 +11,9 @@ import pandas as pd
 from pandas import DataFrame
 
 from attnbench.analyse.compare import verdicts
-from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, missing, points
-from attnbench.report import fit_plot, fits, plots, scales, tables, words
+from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, points
+from attnbench.analyse.slices import by_slice, slice_unit
+from attnbench.report import fit_plot, fits, notes, plots, scales, tables, words
 from attnbench.report.looks import Look, looks
 from attnbench.report.roofline import roofline
 
@@ -141,7 +142,7 @@ def _accuracies(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:
         yield Picture(name, f"{title}, over T and d; the darker, the better.", figure)
     slices = _over_slices(group.frame)
     if slices["value"].notna().any():
-        unit = tables.slice_unit(group.frame)
+        unit = slice_unit(group.frame)
         lines = known.assign(name=known["label"], facet=_facets(known), x=1.0)
         by_unit = f"{title}, by {unit}"
         figure = plots.curves(
@@ -152,7 +153,7 @@ def _accuracies(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:
 
 
 def _note(group: Group, measure: Measure) -> str:
-    return words.missing_note(missing(group.frame, measure), len(group.frame))
+    return notes.measured(group.frame, measure)
 
 
 def _over_T(merged: DataFrame) -> DataFrame:
@@ -164,7 +165,7 @@ def _over_T(merged: DataFrame) -> DataFrame:
 def _over_slices(frame: DataFrame) -> DataFrame:
     """Accuracy slice by slice as data of `plots.curves`: one facet per T and d_model; names that are no number stand
     in the task's order. A point without slices is a row without a value."""
-    slices = tables.by_slice(frame).rename(columns={"accuracy": "value"})
+    slices = by_slice(frame).rename(columns={"accuracy": "value"})
     numbers = pd.to_numeric(slices["slice"], errors="coerce")
     slices["x"] = numbers if (numbers > 0).all() else 2.0 ** slices["place"]
     slices["x_text"] = slices["slice"]

@@ -11,8 +11,8 @@ import pandas as pd
 from pandas import DataFrame
 
 from attnbench.analyse.fit import FIT, LEVEL, NOISE, ROUNDING, Fit, Term, fits
-from attnbench.analyse.points import MEMORY, TIME, Group, Measure, asked, groups, missing, points
-from attnbench.report import words
+from attnbench.analyse.points import MEMORY, TIME, Group, Measure, asked, groups, points
+from attnbench.report import notes, words
 from attnbench.report.tables import NOT_ASKED
 from attnbench.report.writers import Table
 
@@ -110,7 +110,7 @@ def _table(one: Fitted) -> Table:
     rows = [[label, *_row(one, fit, shared)] for label, fit in one.fits.items()]
     shown = DataFrame(rows, columns=["variant", *one.terms, "R²", HELD_OUT, "note"], dtype="object")
     note = [
-        words.missing_note(missing(group.frame, one.measure), len(group.frame)),
+        notes.measured(group.frame, one.measure),
         f"share of each term at {_place(one.at)}, then its coefficient, {INTERVALS[name]}",
         "≤: not resolvable at these sizes, its share is not above this",
         f"{HELD_OUT}: by a fit to all smaller T, at the largest d, less what was measured",

@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pandas import DataFrame
 
 from attnbench.report.answer import answer
+from attnbench.report.notes import n_disturbed
 from attnbench.report.settings import GOVERNING, Environments
 from attnbench.report.tables import RULE, denominator, summary
 from attnbench.report.writers import Table
@@ -57,6 +58,7 @@ def page(
         baseline=baseline,
         compared=baseline in set(frame["label"]),
         denominator=denominator(frame),
+        n_disturbed=n_disturbed(frame),
         rule=RULE,
         findings=answer(frame, baseline),
         counts=summary(frame).to_dict("records"),

@@ -170,7 +170,7 @@ class Sheet:
         n_columns = max(min(n_columns, 2 if len(names) == 4 else len(names)), 1)
         self.panel_width = (WIDTH - LEFT - right - GAP * (n_columns - 1)) / n_columns
         titles = [textwrap.fill(plain(name), int(self.panel_width / 0.085)) for name in names]
-        head, foot = textwrap.fill(plain(title), 110), textwrap.fill(plain(note), 150)
+        head, foot = textwrap.fill(plain(title), 92), textwrap.fill(plain(note), 150)
         tops, self.bottom = [], 0.12 + 0.22 * _n_lines(head)
         for row in (titles[i : i + n_columns] for i in range(0, len(titles), n_columns)):
             tops.append(self.bottom + 0.12 + 0.17 * max(map(_n_lines, row)))

@@ -28,12 +28,12 @@ from attnbench.analyse.points import (
     Measure,
     asked,
     groups,
-    missing,
     points,
 )
 from attnbench.analyse.scaling import scalings
+from attnbench.analyse.slices import FEW, REACH, by_slice, few, reaches, slice_unit
 from attnbench.records import STATUSES
-from attnbench.report import words
+from attnbench.report import notes, words
 from attnbench.report.writers import Table
 
 NOT_ASKED = "–"
@@ -45,7 +45,6 @@ RULE = (
     f"{NEAR} of 1; and else ambiguous"
 )
 NO_CROSSOVER = "no crossover in the measured range"
-REACH = 0.9
 COUNTS = ("n_params", "n_params_body")
 SIZES = ("param_bytes", "optimizer_bytes", "saved_bytes", "state_bytes")
 RARE = ("roof_share", "bytes_moved", "optimizer_bytes", "saved_bytes", "state_bytes")  # some phases or runs have none
@@ -115,58 +114,13 @@ def references(frame: DataFrame) -> DataFrame:
     return pd.concat(known, ignore_index=True).astype({"value": float})
 
 
-def by_slice(frame: DataFrame) -> DataFrame:
-    """Accuracy slice by slice: label, d_model, T, slice, place (in the task's order), accuracy, low, high, n_seeds.
-
-    accuracy is the mean over seeds, low to high their range (NaN for one seed). Cells and slices without a
-    score are left out.
-    """
-    rows = [
-        (*key, name, place, float(score["accuracy"]))
-        for *key, slices in frame[[*POINT, "slices"]].itertuples(index=False)
-        if isinstance(slices, dict)
-        for place, (name, score) in enumerate(slices.items())
-        if score.get("accuracy") is not None
-    ]
-    long = DataFrame(rows, columns=[*POINT, "slice", "place", "accuracy"]).astype({"accuracy": float, "place": int})
-    found = (
-        long.groupby([*POINT, "slice"], sort=False)
-        .agg(
-            place=("place", "min"),
-            accuracy=("accuracy", "mean"),
-            low=("accuracy", "min"),
-            high=("accuracy", "max"),
-            n_seeds=("accuracy", "count"),
-        )
-        .reset_index()
-    )
-    found.loc[found["n_seeds"] < 2, ["low", "high"]] = np.nan
-    return found
-
-
-def slice_unit(frame: DataFrame) -> str:
-    """What the names of the slices of one group count, as its task says it: "gap", "length"; "slice" where it does not.
-
-    Several cells of one task agree, unless its source was changed between them; the first then speaks for all.
-    """
-    known = frame["slice_unit"].dropna()
-    return str(known.iloc[0]) if len(known) else "slice"
-
-
-def reaches(slices: DataFrame) -> dict[tuple[str, int, int], str]:
-    """Per (label, d_model, T): the slice up to which accuracy stays above 0.9, or "nowhere". slices: of `by_slice`."""
-    found = {}
-    for key, part in slices.sort_values("place", kind="stable").groupby(POINT, sort=False):
-        n_solved = int(np.cumprod(part["accuracy"] > REACH).sum())
-        found[key] = str(part["slice"].iloc[n_solved - 1]) if n_solved else "nowhere"
-    return found
-
-
 def accuracy_by_slice(frame: DataFrame) -> DataFrame:
     """One group as d_model, T and variant × slice, with the reach behind; a cell without slices shows its status."""
     slices = by_slice(frame).sort_values("place", kind="stable")
     heads = list(dict.fromkeys(slices["slice"]))
-    texts = slices[[*POINT, "slice"]].assign(text=[words.share(value) for value in slices["accuracy"]])
+    shares = [words.share(value) for value in slices["accuracy"]]
+    texts = [f"({share})" if of_few else share for share, of_few in zip(shares, few(slices), strict=True)]
+    shown = slices[[*POINT, "slice"]].assign(text=texts)
     found = reaches(slices)
     cells = points(frame, ACCURACY)[[*POINT, "status"]]
     reach = [
@@ -174,7 +128,7 @@ def accuracy_by_slice(frame: DataFrame) -> DataFrame:
         for label, d, T, why in cells.itertuples(index=False)
     ]
     ends = cells[POINT].assign(slice="reach", text=reach)
-    return spread(pd.concat([texts, ends], ignore_index=True), ["d_model", "T", "label"], "slice", [*heads, "reach"])
+    return spread(pd.concat([shown, ends], ignore_index=True), ["d_model", "T", "label"], "slice", [*heads, "reach"])
 
 
 def crossover_text(crossover: Crossover, sides: Mapping[str, str]) -> str:
@@ -290,7 +244,7 @@ def tables(frame: DataFrame, baseline: str) -> list[Table]:
 def _measured(group: Group, measure: Measure, baseline: str) -> list[Table]:
     """Values, local slopes, ratios and crossovers of one measure of one group."""
     merged = points(group.frame, measure)
-    note = words.missing_note(missing(group.frame, measure), len(group.frame))
+    note = notes.measured(group.frame, measure)
     compared, sides = verdicts(merged, baseline, resolution=measure.resolution), SIDES[measure.name]
     found = crossovers(compared) if baseline in set(merged["label"]) else []
     title = words.title(measure.name, group.settings)
@@ -315,7 +269,7 @@ def _accuracies(group: Group) -> list[Table]:
     merged, known = points(group.frame, ACCURACY), references(group.frame)
     title = words.title("accuracy", group.settings)
     name = words.file_name("accuracy", group.settings, group.differs)
-    note = words.missing_note(missing(group.frame, ACCURACY), len(group.frame))
+    note = notes.measured(group.frame, ACCURACY)
     guessing = at_chance(group.frame)
     merged["at_chance"] = [key in guessing for key in merged[POINT].itertuples(index=False, name=None)]
     together = pd.concat([merged, known.assign(n_good=1, n_cells=1, at_chance=False)], ignore_index=True)
@@ -325,7 +279,8 @@ def _accuracies(group: Group) -> list[Table]:
     slices = by_slice(group.frame)
     if len(slices):
         unit = slice_unit(group.frame)
-        reach = f"reach: the {unit} up to which accuracy stays above {REACH:g}; {note}"
+        rare = f"; (in brackets): fewer than {FEW} answers, which decide no reach" if few(slices).any() else ""
+        reach = f"reach: the {unit} up to which accuracy stays above {REACH:g}{rare}; {note}"
         data = _for_csv(slices.drop(columns="place"), group, ACCURACY)
         name = words.file_name(f"accuracy_{unit}", group.settings, group.differs)
         made.append(Table(name, f"By {unit}: {title}", accuracy_by_slice(group.frame), data, reach))
