@@ -51,7 +51,7 @@ QUICK = Scale(
     long_T=1024,
     held_bytes=2**28,
     formula_T=(512, 1024),
-    n_runs=20,
+    n_runs=100,
     n_trials=20,
     cost_T=(64,),
 )
