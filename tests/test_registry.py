@@ -281,8 +281,8 @@ def test_a_broken_plugin_stops_only_the_sweep_that_names_it(tmp_path):
     assert sweep_of("block_mean", [bad, good])
     with pytest.raises(RequestError) as caught:
         sweep_of("bad", [bad, good])
-    assert caught.value.mistakes[0].startswith('s.toml: grid[0].variant: unknown variant "bad"')
-    assert caught.value.mistakes[1:] == [f"plugin {bad}: ValueError: no (bad.py:1)"]
+    assert caught.value.mistakes[0] == f"plugin {bad}: ValueError: no (bad.py:1)"
+    assert caught.value.mistakes[1].startswith('s.toml: grid[0].variant: unknown variant "bad"')
 
 
 def test_an_installed_plugin_that_does_not_load_stops_only_the_sweep_that_names_it(tmp_path, monkeypatch):
