@@ -328,8 +328,8 @@ def test_a_plugin_that_does_not_load_is_told_only_to_a_sweep_that_misses_a_name(
     with pytest.raises(RequestError) as caught:
         checked(tables, broken=broken)
     assert caught.value.mistakes == [
-        's.toml: grid[0].variant: unknown variant "mine"; known: demanding, full, fused, linear, torn, window',
         *broken,
+        's.toml: grid[0].variant: unknown variant "mine"; known: demanding, full, fused, linear, torn, window',
     ]
 
 

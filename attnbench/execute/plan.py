@@ -19,7 +19,7 @@ from attnbench.sweep import Sweep, timeout_of, validate, wanted_tasks, wanted_va
 
 QUESTION_TIMEOUT_S = 120.0  # a sweep's own timeout bounds it when smaller
 SHORTEST_TIMEOUT_S = 10.0  # but a good variant needs so long for an answer on a busy machine
-FLOPS_PER_S = {"cpu": 2e10, "cuda": 2e13}  # a guess at one core, and at a GPU; what visits really take corrects it
+FLOPS_PER_S = {"cpu": 5e10, "cuda": 2e13}  # a guess at one core, and at a GPU; what visits really take corrects it
 START_S = {"cpu": 0.1, "cuda": 2.0}  # the same of what a visit takes before it measures
 COMPILE_S = 20.0  # and of compiling
 GPU_WORKERS = 4  # each process on a GPU keeps some of its memory
