@@ -19,6 +19,7 @@ from attnbench.wording import printable
 
 if TYPE_CHECKING:
     from attnbench.execute.local import FreshProcesses
+    from attnbench.records import Run
 
 app = typer.Typer(
     name="attnbench",
@@ -90,8 +91,8 @@ def run_command(
     if dry_run:
         _show_plan(sweep, overrides, workers, **asked)
         return
-    asked |= {"overrides": overrides, "resume": resume, "overwrite": overwrite, "workers": workers}
-    asked |= {"retry": retry, "fail_fast": fail_fast, "budget_s": budget_s}
+    asked |= {"overrides": overrides, "resume": resume, "overwrite": overwrite, "retry": retry}
+    asked |= {"workers": workers, "fail_fast": fail_fast, "budget_s": budget_s}
     try:
         with ShownProgress(debug=debug) as progress:
             made = run(sweep, out=out, listener=progress, **asked)
@@ -99,8 +100,7 @@ def run_command(
         _complain(f"{stop}; {_how_to_go_on(out, progress.folder, overwrite)}", debug=debug)
         raise typer.Exit(stop.status) from None
     _report([made.path])
-    if made.n_disturbed:
-        print(f"note: {made.n_disturbed} of {len(made.frame)} cells without an undisturbed time", file=sys.stderr)
+    _print_disturbed(made)
     n_pending = made.counts.get("pending", 0)
     if budget and n_pending and not fail_fast:
         print(f"the budget of {budget} is spent, {n_pending} cells pending; {_how_to_go_on(out, made.path, overwrite)}")
@@ -240,6 +240,11 @@ def main() -> None:
     except Exception as error:
         _complain(f"a fault of attnbench: {describe_error(error)}; what was measured is kept", debug=debug)
         sys.exit(1)
+
+
+def _print_disturbed(made: Run) -> None:
+    if made.n_disturbed:
+        print(f"note: {made.n_disturbed} of {len(made.frame)} cells without an undisturbed time", file=sys.stderr)
 
 
 def _how_to_go_on(out: Path | None, folder: Path | None, overwrite: bool) -> str:

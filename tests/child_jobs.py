@@ -118,3 +118,25 @@ def inherited_peak():
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def resident_rise():
+    """By how many bytes a call that takes 64 MiB lifts the resident peak, after one of 256 MiB; None if not told."""
+    import torch
+
+    from attnbench.measure.memory import resident_peak_bytes, status_bytes
+
+    torch.ones(64 * 2**20)
+    before, peak = status_bytes("VmRSS"), resident_peak_bytes(lambda: torch.ones(16 * 2**20))
+    return None if before is None or peak is None else peak - before
+
+
+def resident_rise_without_reset():
+    """The same, when the peak is not reset before the call."""
+    import tempfile
+    from pathlib import Path
+
+    from attnbench.measure import memory
+
+    memory._CLEAR_REFS = Path(tempfile.mkdtemp()) / "clear_refs"
+    return resident_rise()

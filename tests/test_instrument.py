@@ -18,7 +18,7 @@ from attnbench import intervals, records, registry
 from attnbench.execute import cell, phases, runner
 from attnbench.execute.local import FreshProcesses
 from attnbench.execute.orders import Visit
-from attnbench.measure import clock, memory
+from attnbench.measure import clock
 from attnbench.settings import TimingSettings, TrainSettings
 from attnbench.sweep import VariantUse
 
@@ -57,7 +57,7 @@ def gradients_pile_up(patch, folder):
 
 
 def peak_not_reset(patch, folder):
-    patch.setattr(memory, "_CLEAR_REFS", folder / "clear_refs")
+    patch.setattr(test_memory.RISE, "job", "child_jobs:resident_rise_without_reset")
 
 
 def parents_peak(patch, folder):

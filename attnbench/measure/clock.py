@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from attnbench.measure.device import Device
@@ -73,22 +74,7 @@ def time_call(
     resolution_s: the cost of an empty call; calls that cost less than a few of these are flagged.
     look: the system's account of what this process has used.
     """
-
-    def sample(n: int) -> _Sample:
-        device.flush()
-        events = device.events()
-        device.synchronize()
-        start = clock()
-        if events is not None:
-            events[0].record()
-        for _ in range(n):
-            call()
-        if events is not None:
-            events[1].record()
-        device.synchronize()
-        wall_s = clock() - start
-        return _Sample(wall_s, None if events is None else events[0].elapsed_time(events[1]) / 1e3)
-
+    sample = partial(_sample, call, device, clock)
     first_call_s = sample(1).wall_s
     at_least = 1 if settings.warmup_s > 0 else 0  # a first call can be a thousand times a usual one
     warmups = [taken.wall_s for taken in _until(settings.warmup_s - first_call_s, lambda: sample(1), at_least)]
@@ -112,6 +98,23 @@ def time_call(
         steal_s=used.steal_s,
         wall_ratio=None if samples[0].events_s is None or counted_s <= 0 else sampled_s / counted_s,
     )
+
+
+def _sample(call: Callable[[], object], device: Device, clock: Callable[[], float], n: int) -> _Sample:
+    """One sample of n calls, from a device that has finished to one that has."""
+    device.flush()
+    events = device.events()
+    device.synchronize()
+    start = clock()
+    if events is not None:
+        events[0].record()
+    for _ in range(n):
+        call()
+    if events is not None:
+        events[1].record()
+    device.synchronize()
+    wall_s = clock() - start
+    return _Sample(wall_s, None if events is None else events[0].elapsed_time(events[1]) / 1e3)
 
 
 def _take(take: Callable[[], _Sample], settings: TimingSettings, calls: int) -> tuple[list[_Sample], str]:
