@@ -8,6 +8,7 @@ fits that leave out one point.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -18,7 +19,7 @@ from scipy.optimize import nnls
 
 from attnbench.analyse.nonnegative import solve
 from attnbench.analyse.scaling import MIN_SIZES
-from attnbench.analyse.terms import Distinct, Powers, Sizes, distinct
+from attnbench.analyse.terms import TERMS, Distinct, Powers, Sizes, distinct
 
 LEVEL = 0.90  # of the intervals of noisy costs
 N_DRAWS = 500
@@ -108,16 +109,25 @@ class _Solved(NamedTuple):
     residuals: np.ndarray
 
 
-def fit(T: ArrayLike, d_model: ArrayLike, n_heads: ArrayLike, values: ArrayLike, *, deterministic: bool = False) -> Fit:
+def fit(
+    T: ArrayLike,
+    d_model: ArrayLike,
+    n_heads: ArrayLike,
+    values: ArrayLike,
+    *,
+    terms: Mapping[str, Powers] = TERMS,
+    deterministic: bool = False,
+) -> Fit:
     """Fit values (any positive cost) measured at these T, d_model and n_heads, all (n,).
 
-    deterministic: the values repeat to the bit, so that residuals are what the terms cannot say, and not noise.
+    terms: those that the cost may have. deterministic: the values repeat to the bit, so that residuals are what the
+    terms cannot say, and not noise.
     """
     sizes, costs = Sizes(*(np.asarray(one, dtype=float) for one in (T, d_model, n_heads))), np.asarray(values, float)
     usable = np.isfinite(costs) & (costs > 0) & np.isfinite(sizes.T) & (sizes.T > 0)
     n_dropped = int((~usable).sum())
     sizes, costs = sizes.where(usable), costs[usable]
-    known = _known(sizes)
+    known = _known(sizes, terms)
     if isinstance(known, str):
         return Fit(len(costs), n_dropped, (known,))
     solved = _solved(sizes, costs, known, deterministic)
@@ -131,24 +141,27 @@ def fit(T: ArrayLike, d_model: ArrayLike, n_heads: ArrayLike, values: ArrayLike,
         d_model=float(sizes.d_model[last]),
         r2=_r2(costs, costs * (1 - solved.residuals)),
         noise=noise,
-        held_out=_held_out(sizes, costs, deterministic),
+        held_out=_held_out(sizes, costs, terms, deterministic),
     )
 
 
-def fits(points: DataFrame, *, deterministic: bool = False) -> dict[str, Fit]:
-    """The fit of each label. points: of `attnbench.analyse.points.points`, by FIT."""
+def fits(
+    points: DataFrame, *, terms: Mapping[str, Powers] = TERMS, deterministic: bool = False
+) -> dict[str, Fit]:
+    """The fit of each label. points: of `attnbench.analyse.points.points`, by FIT; the others are those of `fit`."""
     found = {}
     for label, part in points.groupby("label", sort=False):
         n_heads = part["n_heads"].astype(float).fillna(1.0)
-        found[str(label)] = fit(part["T"], part["d_model"], n_heads, part["value"], deterministic=deterministic)
+        sizes = part["T"], part["d_model"], n_heads
+        found[str(label)] = fit(*sizes, part["value"], terms=terms, deterministic=deterministic)
     return found
 
 
-def _known(sizes: Sizes) -> Distinct | str:
-    """The terms that these sizes tell apart, or why there are none."""
+def _known(sizes: Sizes, terms: Mapping[str, Powers]) -> Distinct | str:
+    """Those of the terms that these sizes tell apart, or why there are none."""
     if len(np.unique(sizes.T)) < MIN_SIZES:
         return "not enough sizes"
-    known = distinct(sizes)
+    known = distinct(sizes, terms)
     if known is None or len(sizes.T) <= len(known.terms):
         return "not enough points for the terms"
     return known
@@ -229,10 +242,12 @@ def _seen(low: float, share: float, most: float, limit: float) -> Seen:
     return "resolved" if share > limit else "small"
 
 
-def _held_out(sizes: Sizes, costs: np.ndarray, deterministic: bool) -> tuple[Prediction, ...]:
+def _held_out(
+    sizes: Sizes, costs: np.ndarray, terms: Mapping[str, Powers], deterministic: bool
+) -> tuple[Prediction, ...]:
     """The largest T of each d_model, predicted by a fit to all smaller T."""
     smaller = sizes.T.max() > sizes.T
-    known = _known(sizes.where(smaller))
+    known = _known(sizes.where(smaller), terms)
     if isinstance(known, str):
         return ()
     solved = _solved(sizes.where(smaller), costs[smaller], known, deterministic)

@@ -1,7 +1,11 @@
-"""The terms of a layer's cost, a + b·T + c·T·d + e·T·d² + f·H·T² + g·T²·d, and which of them given sizes tell apart."""
+"""The terms of a layer's cost, a + b·T + c·T·d + e·T·d² + f·H·T² + g·T²·d, and which of them given sizes tell apart.
+
+Bytes have one more, d²: the gradients of weights, whatever T is.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -28,7 +32,8 @@ TERMS = {
     "H T²": Powers(2, 0, 1),
     "T² d": Powers(2, 1, 0),
 }
-ALONE = {1: ("T", Powers(1, 0, 0)), 2: ("T²", Powers(2, 0, 0))}  # terms that are one where neither d nor H changes
+BYTE_TERMS = {"1": TERMS["1"], "d²": Powers(0, 2, 0)} | TERMS
+ALONE = {0: ("1", Powers(0, 0, 0)), 1: ("T", Powers(1, 0, 0)), 2: ("T²", Powers(2, 0, 0))}  # terms that are one where neither d nor H changes
 
 
 @dataclass(frozen=True)
@@ -57,48 +62,48 @@ class Distinct:
     notes: tuple[str, ...] = ()
 
 
-def distinct(sizes: Sizes) -> Distinct | None:
-    """Which terms can be fitted: those that grow alike are one, and a mixture of others is left out.
+def distinct(sizes: Sizes, terms: Mapping[str, Powers] = TERMS) -> Distinct | None:
+    """Which of these terms can be fitted: those that grow alike are one, and a mixture of others is left out.
 
     With one d, T, T d and T d² are one term; with two, T d is a mixture of T and T d². Names of terms that are one are
     joined, unless T alone varies: then they are called by their power of T. None where the sizes tell too little even
     then.
     """
-    alike = _alike(sizes)
-    terms = dict(_joined(names, sizes) for names in alike)
+    alike = _alike(sizes, terms)
+    known = dict(_joined({name: terms[name] for name in names}, sizes) for names in alike)
     notes = [f"{_listed(names)} are one term with these sizes" for names in alike if len(names) > 1]
-    for name in list(terms):
-        if of := _mixed(name, _unit(sizes, terms)):
+    for name in list(known):
+        if of := _mixed(name, _unit(sizes, known)):
             notes.append(f"{name} is a mixture of {_listed(of)} with these sizes and counts among them")
-            del terms[name]
-    columns = np.stack(list(_unit(sizes, terms).values()), axis=1)
-    return Distinct(terms, tuple(notes)) if np.linalg.matrix_rank(columns, tol=SAME) == len(terms) else None
+            del known[name]
+    columns = np.stack(list(_unit(sizes, known).values()), axis=1)
+    return Distinct(known, tuple(notes)) if np.linalg.matrix_rank(columns, tol=SAME) == len(known) else None
 
 
-def _unit(sizes: Sizes, terms: dict[str, Powers]) -> dict[str, np.ndarray]:
+def _unit(sizes: Sizes, terms: Mapping[str, Powers]) -> dict[str, np.ndarray]:
     """Columns of length 1, each point weighed by its own mean over all terms, so that small sizes count too."""
     columns = {name: sizes.column(powers) for name, powers in terms.items()}
     scale = np.exp(np.mean([np.log(column) for column in columns.values()], axis=0))
     return {name: (column / scale) / np.linalg.norm(column / scale) for name, column in columns.items()}
 
 
-def _alike(sizes: Sizes) -> list[list[str]]:
-    """All names of TERMS, those whose columns are proportional together."""
-    unit = _unit(sizes, TERMS)
-    parts = {name: [name] for name in TERMS}
-    for one, other in combinations(TERMS, 2):
+def _alike(sizes: Sizes, terms: Mapping[str, Powers]) -> list[list[str]]:
+    """All names of terms, those whose columns are proportional together."""
+    unit = _unit(sizes, terms)
+    parts = {name: [name] for name in terms}
+    for one, other in combinations(terms, 2):
         if one in parts and other in parts and np.linalg.norm(unit[one] - unit[other]) < SAME:
             parts[one] += parts.pop(other)
     return list(parts.values())
 
 
-def _joined(names: list[str], sizes: Sizes) -> tuple[str, Powers]:
+def _joined(alike: Mapping[str, Powers], sizes: Sizes) -> tuple[str, Powers]:
     """The name and the powers of terms that are one."""
-    powers = {TERMS[name].T for name in names}
+    powers = {one.T for one in alike.values()}
     fixed = np.ptp(sizes.d_model) == 0 and np.ptp(sizes.n_heads) == 0
-    if len(names) > 1 and fixed and len(powers) == 1:
+    if len(alike) > 1 and fixed and len(powers) == 1:
         return ALONE[powers.pop()]
-    return " or ".join(names), TERMS[names[0]]
+    return " or ".join(alike), next(iter(alike.values()))
 
 
 def _mixed(name: str, unit: dict[str, np.ndarray]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Mapping
@@ -12,8 +11,8 @@ from typing import Any
 
 from pandas import DataFrame
 
-from attnbench.execute import runner
 from attnbench.execute.listener import Listener
+from attnbench.execute.tables import run_tables
 from attnbench.records import Record
 
 TIMING = {"visits": 3, "warmup_s": 0.05, "max_s": 0.15}
@@ -52,37 +51,13 @@ def ran(
         plugins = [folder / "plugin.py"] if plugin else []
         for path in plugins:
             path.write_text(plugin or "", encoding="utf-8")
-        (folder / "sweep.toml").write_text(sweep(grid, timing), encoding="utf-8")
+        tables = {"grid": [grid], "timing": timing}
         start_s = time.perf_counter()
-        run = runner.run(
-            folder / "sweep.toml",
-            out=folder / "run",
-            plugins=plugins,
-            workers=1,
-            start_method=start_method,
-            listener=ear,
-        )
+        run = run_tables(tables, folder, plugins=plugins, workers=1, start_method=start_method, listener=ear)
         wall_s = time.perf_counter() - start_s
         frame = run.frame
     _check_ok(frame)
     return Ran(frame, ear.records, wall_s)
-
-
-def sweep(grid: Mapping[str, Any], timing: Mapping[str, Any]) -> str:
-    """A sweep file of one grid."""
-    tables = {"[[grid]]": grid, "[timing]": timing}
-    return "".join(
-        f"{head}\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in table.items())
-        for head, table in tables.items()
-    )
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(part)}" for key, part in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value)
 
 
 def _check_ok(frame: DataFrame) -> None:

@@ -139,9 +139,10 @@ def _time(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
     with torch.set_grad_enabled(cell.phase in TRAINING_PHASES):
         call, compiling = _ready(cell, workload)
         resolution_s, before_s = _resolution_s(device), sentinel_s()
-        timing = time_call(call, order.timing, device=device, resolution_s=resolution_s)
+        output: list[object] = []
+        timing = time_call(call, order.timing, device=device, resolution_s=resolution_s, output=output)
         sentinels = {"sentinel_before_s": before_s, "sentinel_after_s": sentinel_s()}
-        status = _sound(cell, workload, call())
+    status = _sound(cell, workload, output.pop())
     return status | _in_force(cell, workload) | compiling | asdict(timing) | sentinels
 
 

@@ -67,14 +67,15 @@ def time_call(
     clock: Callable[[], float] = time.perf_counter,
     resolution_s: float = 0.0,
     look: Callable[[], Usage] = usage,
+    output: list[object] | None = None,
 ) -> Timing:
     """Time `call`. The device is synchronised before the first and after the last look at the clock of each sample.
 
     Before that its cache is flushed, where a device asks for it. Warm-up and budgets go by the wall clock.
     resolution_s: the cost of an empty call; calls that cost less than a few of these are flagged.
-    look: the system's account of what this process has used.
+    look: the system's account of what this process has used. output: at the end it holds what the last call returned.
     """
-    sample = partial(_sample, call, device, clock)
+    sample = partial(_sample, call, device, clock, [] if output is None else output)
     first_call_s = sample(1).wall_s
     at_least = 1 if settings.warmup_s > 0 else 0  # a first call can be a thousand times a usual one
     warmups = [taken.wall_s for taken in _until(settings.warmup_s - first_call_s, lambda: sample(1), at_least)]
@@ -100,16 +101,20 @@ def time_call(
     )
 
 
-def _sample(call: Callable[[], object], device: Device, clock: Callable[[], float], n: int) -> _Sample:
-    """One sample of n calls, from a device that has finished to one that has."""
+def _sample(
+    call: Callable[[], object], device: Device, clock: Callable[[], float], output: list[object], n: int
+) -> _Sample:
+    """One sample of n calls, from a device that has finished to one that has. What the last one returned is kept."""
+    output.clear()  # no call runs beside the output of an earlier one
     device.flush()
     events = device.events()
     device.synchronize()
     start = clock()
     if events is not None:
         events[0].record()
-    for _ in range(n):
+    for _ in range(n - 1):
         call()
+    output.append(call())
     if events is not None:
         events[1].record()
     device.synchronize()

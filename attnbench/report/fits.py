@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,17 +11,20 @@ import pandas as pd
 from pandas import DataFrame
 
 from attnbench.analyse.fit import FIT, LEVEL, NOISE, ROUNDING, Fit, Term, fits
-from attnbench.analyse.points import MEMORY, TIME, Group, Measure, asked, groups, points
+from attnbench.analyse.points import FLOPS, MEMORY, TIME, Group, Measure, asked, groups, points
+from attnbench.analyse.terms import BYTE_TERMS, TERMS
 from attnbench.report import notes, words
 from attnbench.report.tables import NOT_ASKED
 from attnbench.report.writers import Table
 
 # A coefficient of T² d is far below a nanosecond.
-UNITS = {"time": (("fs", 1e-15), ("ps", 1e-12), *words.TIME_UNITS), "memory": words.BYTE_UNITS}
-INTERVALS = {
-    "time": f"intervals of {100 * LEVEL:.0f} % by residual bootstrap",
-    "memory": "intervals: range of the fits that leave out one point",
+UNITS = {
+    "time": (("fs", 1e-15), ("ps", 1e-12), *words.TIME_UNITS),
+    "memory": words.BYTE_UNITS,
+    "operations": words.COUNT_UNITS,
 }
+BOOTSTRAP = f"intervals of {100 * LEVEL:.0f} % by residual bootstrap"
+JACKKNIFE = "intervals: range of the fits that leave out one point"
 HELD_OUT = "largest T predicted"
 N_STEPS = 60  # points of a drawn curve
 
@@ -52,15 +55,16 @@ class Fitted(NamedTuple):
         return f"share of each term at {_place(self.at) if alike else 'the largest T and d of each variant'}"
 
 
-def fitted(frame: DataFrame) -> Iterator[Fitted]:
-    """The fits of time and memory of every group that has any.
+def fitted(frame: DataFrame, measures: Sequence[Measure] = (TIME, MEMORY)) -> Iterator[Fitted]:
+    """The fits of every group that has any, one measure after the other.
 
     A step of decoding passes over no T positions, so that these are not its terms: it is left out.
     """
-    for measure in (TIME, MEMORY):
-        for group in groups(asked(frame, measure)):
+    for measure in measures:
+        for group in groups(_asked(frame, measure)):
             merged = points(group.frame, measure, FIT)
-            found = fits(merged, deterministic=measure is MEMORY)
+            terms = BYTE_TERMS if measure is MEMORY else TERMS
+            found = fits(merged, terms=terms, deterministic=measure is not TIME)
             if any(fit.terms for fit in found.values()) and group.settings.get("phase") != "decode":
                 yield Fitted(group, measure, merged, found)
 
@@ -79,7 +83,7 @@ def sentence(one: Fitted) -> str:
 
 def tables(frame: DataFrame) -> list[Table]:
     """One table per measure and group: variant × terms, how well they fit, and what they predict."""
-    return [_table(one) for one in fitted(frame)]
+    return [_table(one) for one in fitted(frame, (TIME, MEMORY, FLOPS))]
 
 
 def curves(one: Fitted) -> DataFrame:
@@ -100,6 +104,13 @@ def shares(one: Fitted) -> DataFrame:
     return DataFrame(rows, columns=["label", "term", "share", "seen"])
 
 
+def _asked(frame: DataFrame, measure: Measure) -> DataFrame:
+    """The cells that have this measure by request; operations go with either of the other two."""
+    if measure is not FLOPS:
+        return asked(frame, measure)
+    return frame.loc[asked(frame, TIME).index.union(asked(frame, MEMORY).index, sort=False)]
+
+
 def _place(at: tuple[float, float]) -> str:
     return f"T = {words.whole(at[0])}, d = {words.whole(at[1])}"
 
@@ -111,7 +122,7 @@ def _table(one: Fitted) -> Table:
     shown = DataFrame(rows, columns=["variant", *one.terms, "R²", HELD_OUT, "note"], dtype="object")
     note = [
         notes.measured(group.frame, one.measure),
-        f"share of each term at {_place(one.at)}, then its coefficient, {INTERVALS[name]}",
+        f"share of each term at {_place(one.at)}, then its coefficient, {BOOTSTRAP if one.measure is TIME else JACKKNIFE}",
         "≤: not resolvable at these sizes, its share is not above this",
         f"{HELD_OUT}: by a fit to all smaller T, at the largest d, less what was measured",
         *shared,

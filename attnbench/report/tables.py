@@ -30,7 +30,7 @@ from attnbench.analyse.points import (
     groups,
     points,
 )
-from attnbench.analyse.scaling import scalings
+from attnbench.analyse.scaling import OTHER, Axis, scalings
 from attnbench.analyse.slices import FEW, REACH, by_slice, few, reaches, slice_unit
 from attnbench.records import STATUSES
 from attnbench.report import notes, words
@@ -61,6 +61,7 @@ SIDES: Mapping[str, Mapping[str, str]] = {
 }
 # Columns behind the local slopes, which are keyed by the two T that each lies between.
 OVERALL, R2, NOTE = (np.inf, 0.0), (np.inf, 1.0), (np.inf, 2.0)
+SLOPES: Mapping[Axis, tuple[str, str]] = {"T": ("slopes", "T"), "d_model": ("slopes_d", "d")}  # file name, letter
 UNITS = {"time": words.TIME_UNITS, "memory": words.BYTE_UNITS}
 
 
@@ -190,19 +191,22 @@ def crossover_data(found: Iterable[Crossover]) -> DataFrame:
     return DataFrame(rows, columns=[*columns, "n_sizes", "n_same", "n_ambiguous"])
 
 
-def slopes(merged: DataFrame) -> DataFrame:
-    """d_model and variant × neighbouring T: local slopes, then the overall exponent, its R², and what to know."""
+def slopes(merged: DataFrame, over: Axis = "T") -> DataFrame:
+    """d_model and variant × neighbouring T: local slopes, then the overall exponent, its R², and what to know.
+
+    over: with d_model, T and variant × neighbouring d_model.
+    """
     rows: list[tuple[Any, ...]] = []
-    for (label, d_model), found in scalings(merged).items():
+    for (label, at), found in scalings(merged, over).items():
         dropped = f"{found.n_dropped} without value" if found.n_dropped else ""
         said = {NOTE: "; ".join(filter(None, (found.note, dropped))) or NOT_ASKED}
         if found.slopes:
             spans = pairwise(found.sizes)
             said |= {span: f"{slope:.2f}" for span, slope in zip(spans, found.slopes, strict=True)}
             said |= {OVERALL: f"{found.exponent:.2f}", R2: f"{found.r2:.3f}"}
-        rows += [(label, d_model, span, text) for span, text in said.items()]
-    long = DataFrame(rows, columns=["label", "d_model", "span", "text"])
-    wide = spread(long, ["d_model", "label"], "span", sorted({*long["span"], OVERALL, R2, NOTE}))
+        rows += [(label, at, span, text) for span, text in said.items()]
+    long = DataFrame(rows, columns=["label", OTHER[over], "span", "text"])
+    wide = spread(long, [OTHER[over], "label"], "span", sorted({*long["span"], OVERALL, R2, NOTE}))
     heads = {span: f"{words.whole(span[0])}–{words.whole(span[1])}" for span in long["span"] if np.isfinite(span[0])}
     wide.columns = [(heads | {OVERALL: "overall", R2: "R²", NOTE: "note"}).get(head, head) for head in wide.columns]
     return wide
@@ -250,11 +254,12 @@ def _measured(group: Group, measure: Measure, baseline: str) -> list[Table]:
     title = words.title(measure.name, group.settings)
     name = words.file_name(measure.name, group.settings, group.differs)
     shown = values(merged, lambda point: words.scaled(point.value, UNITS[measure.name], point.low, point.high))
-    grown = slopes(merged)
-    made = [
-        Table(name, title, shown, _for_csv(merged, group, measure), note),
-        Table(f"slopes_{name}", f"Local slopes in T: {title}", grown, _for_csv(grown, group, measure), note),
-    ]
+    made = [Table(name, title, shown, _for_csv(merged, group, measure), note)]
+    for over, (prefix, letter) in SLOPES.items():
+        grown = slopes(merged, over)
+        if over == "T" or "overall" in grown:
+            told = f"Local slopes in {letter}: {title}"
+            made.append(Table(f"{prefix}_{name}", told, grown, _for_csv(grown, group, measure), note))
     if found:
         note = f"{note}; {RULE}"
         shown, data = ratio_table(compared, sides), _for_csv(ratio_data(compared), group, measure)
