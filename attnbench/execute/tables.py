@@ -45,7 +45,7 @@ def _table(head: str, table: Mapping[str, Any]) -> str:
 
 
 def _key(key: str) -> str:
-    return key if key.isascii() and key.replace("_", "").replace("-", "").isalnum() else json.dumps(key)
+    return key if key.isascii() and key.replace("_", "").replace("-", "").isalnum() else _text(key)
 
 
 def _inline(value: Any) -> str:
@@ -53,4 +53,9 @@ def _inline(value: Any) -> str:
         return "{ " + ", ".join(f"{_key(key)} = {_inline(part)}" for key, part in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_inline, value)) + "]"
-    return json.dumps(value)
+    return _text(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _text(text: str) -> str:
+    """JSON's escapes are TOML's too, but for pairs of surrogates; TOML wants one more control character escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
