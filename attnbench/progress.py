@@ -58,7 +58,8 @@ class ShownProgress(Listener):
     def uncounted(self, *, n_cells: int) -> None:
         """Say that what was measured of other cells is not lost, and not shown."""
         cells = "1 cell" if n_cells == 1 else f"{n_cells} cells"
-        self._say(f"note: {cells} measured earlier, but not asked for now or by code that has changed since: kept, and not counted")
+        why = "but not asked for now, or by code that has changed since"
+        self._say(f"note: {cells} measured earlier, {why}: kept, and not counted")
 
     def settled(self, *, cells: Sequence[Cell], status: str, reason: str, detail: str | None) -> None:
         """Say once what is wrong with all of these cells."""

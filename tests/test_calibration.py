@@ -3,7 +3,6 @@
 import math
 import subprocess
 import sys
-import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 

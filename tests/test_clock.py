@@ -149,7 +149,8 @@ def test_the_last_output_is_kept_and_no_call_runs_beside_that_of_an_earlier_samp
         return next(counter)
 
     machine = Machine(2e-4)
-    timing = time_call(call, TimingSettings(warmup_s=1e-3, max_s=1e-2), device=machine, clock=machine.clock, output=kept)
+    settings = TimingSettings(warmup_s=1e-3, max_s=1e-2)
+    timing = time_call(call, settings, device=machine, clock=machine.clock, output=kept)
     assert timing.calls > 1
     assert kept == [next(counter) - 1]
     assert set(alive) == {0}

@@ -320,3 +320,17 @@ def test_each_label_has_a_fit_of_its_own():
     found = fits(points(frame(rows), TIME, FIT))
     assert list(found) == ["a", "b"]
     assert coefficients(found["b"]) == pytest.approx({name: 3 * c for name, c in coefficients(found["a"]).items()})
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_term_that_others_say_as_well_is_not_resolved(deterministic, monkeypatch):
+    T, d_model, n_heads = grid()
+    costs = 20 * T * d_model * (1 + 0.1 * np.sin(3 + np.log2(T)))  # waves of 10 %, no noise and no T²
+
+    def resolved():
+        found = fit(T, d_model, n_heads, costs, deterministic=deterministic)
+        return {term.name for term in found.terms if term.seen == "resolved"}
+
+    assert resolved() == {"T d"}
+    monkeypatch.setattr("attnbench.analyse.fit.MISSED", 0.0)
+    assert "T² d" in resolved()

@@ -92,7 +92,7 @@ def test_other_largest_sizes_are_told_apart():
     assert head.startswith("Largest at T = 2048, d = 256: fused")
     assert tail.startswith("at T = 1024, d = 256: linear")
     assert one.shares_title == "share of each term at the largest T and d of each variant"
-    (table, _) = fits.tables(frame(rows))
+    table, *_ = fits.tables(frame(rows))
     assert "shares at T = 1024, d = 256" in entry(table, "linear", "note")
 
 
@@ -106,7 +106,9 @@ def test_too_few_sizes_make_no_table_no_picture_and_no_sentence():
 def test_a_variant_with_too_few_sizes_keeps_its_row():
     rows = costs(("fused",)) + costs(("linear",), sizes=(64, 128))
     for table in fits.tables(frame(rows)):
-        assert table.rows[-1] == ["linear", *["–"] * 8, "not enough sizes"]
+        assert table.rows[-1][0] == "linear"
+        assert set(table.rows[-1][1:-1]) == {"–"}
+        assert table.rows[-1][-1] == "not enough sizes"
     named = {picture.name: picture.figure for picture in pictures(frame(rows), "fused")}
     bars = named["fits_time"].axes[-1]
     assert [text.get_text() for text in bars.get_yticklabels()] == ["fused"]

@@ -25,10 +25,11 @@ LEVEL = 0.90  # of the intervals of noisy costs
 N_DRAWS = 500
 NOISE = 0.15  # from here on the residuals, as a share of the cost, are too large to trust the terms
 ROUNDING = 1e-9  # a share of the cost below this is zero
+MISSED = 1.3  # residuals without a term over those with it: below this, others say as well what the term says
 FIT = ["label", "d_model", "T", "n_heads"]  # what the points of a fit differ in
 
-# resolved: its interval excludes 0, and its share of the largest size exceeds the noise. small: it exceeds the noise at
-# smaller sizes alone. unresolved: these sizes do not show whether it is there.
+# resolved: its interval excludes 0, it is missed when left out, and its share of the largest size exceeds the noise.
+# small: it exceeds the noise at smaller sizes alone. unresolved: these sizes do not show whether it is there.
 Seen = Literal["resolved", "small", "unresolved"]
 
 
@@ -102,11 +103,15 @@ class Fit:
 
 
 class _Solved(NamedTuple):
-    """coefficients (k,), others that the data allow as well (k, m), and relative residuals (n,) of a fit."""
+    """Of a fit: coefficients (k,), others that the data allow as well (k, m), and relative residuals (n,).
+
+    missed: by which factor the residuals grow when each term is left out, (k,).
+    """
 
     coefficients: np.ndarray
     draws: np.ndarray
     residuals: np.ndarray
+    missed: np.ndarray
 
 
 def fit(
@@ -145,9 +150,7 @@ def fit(
     )
 
 
-def fits(
-    points: DataFrame, *, terms: Mapping[str, Powers] = TERMS, deterministic: bool = False
-) -> dict[str, Fit]:
+def fits(points: DataFrame, *, terms: Mapping[str, Powers] = TERMS, deterministic: bool = False) -> dict[str, Fit]:
     """The fit of each label. points: of `attnbench.analyse.points.points`, by FIT; the others are those of `fit`."""
     found = {}
     for label, part in points.groupby("label", sort=False):
@@ -175,7 +178,15 @@ def _solved(sizes: Sizes, costs: np.ndarray, known: Distinct, deterministic: boo
     found[(unit * found).max(axis=0) < ROUNDING] = 0
     residuals = 1 - unit @ found
     draws = _leaving_one_out(unit, found) if deterministic else _resampled(unit, residuals)
-    return _Solved(found / length, draws / length[:, None], residuals)
+    return _Solved(found / length, draws / length[:, None], residuals, _missed(unit, residuals))
+
+
+def _missed(unit: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+    """The length of the residuals without each term over that of all together; 1 for a term that says nothing."""
+    n, k = unit.shape
+    without = [nnls(np.delete(unit, i, axis=1), np.ones(n))[1] if k > 1 else np.sqrt(n) for i in range(k)]
+    found: np.ndarray = np.array(without) / max(np.linalg.norm(residuals), ROUNDING)
+    return found
 
 
 def _resampled(unit: np.ndarray, residuals: np.ndarray) -> np.ndarray:
@@ -230,14 +241,14 @@ def _terms(sizes: Sizes, known: Distinct, solved: _Solved, deterministic: bool) 
             share_low=float(share_low[i]),
             share_high=float(share_high[i]),
             most=float(most[i]),
-            seen=_seen(low[i], share[i], most[i], limit),
+            seen=_seen(low[i] > 0 and solved.missed[i] >= MISSED, share[i], most[i], limit),
         )
         for i, (name, powers) in enumerate(known.terms.items())
     )
 
 
-def _seen(low: float, share: float, most: float, limit: float) -> Seen:
-    if low <= 0 or most <= limit:
+def _seen(there: bool, share: float, most: float, limit: float) -> Seen:
+    if not there or most <= limit:
         return "unresolved"
     return "resolved" if share > limit else "small"
 

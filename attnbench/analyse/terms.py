@@ -33,7 +33,8 @@ TERMS = {
     "T² d": Powers(2, 1, 0),
 }
 BYTE_TERMS = {"1": TERMS["1"], "d²": Powers(0, 2, 0)} | TERMS
-ALONE = {0: ("1", Powers(0, 0, 0)), 1: ("T", Powers(1, 0, 0)), 2: ("T²", Powers(2, 0, 0))}  # terms that are one where neither d nor H changes
+# Terms that are one where neither d nor H changes, by their power of T.
+ALONE = {0: ("1", Powers(0, 0, 0)), 1: ("T", Powers(1, 0, 0)), 2: ("T²", Powers(2, 0, 0))}
 
 
 @dataclass(frozen=True)

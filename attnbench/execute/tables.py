@@ -28,7 +28,7 @@ def toml(tables: Mapping[str, Any]) -> str:
     plain, single, several = [], [], []
     for key, value in tables.items():
         if isinstance(value, Mapping):
-            single.append(_table(f"[{key}]", value))
+            single.append(_table(f"[{_key(key)}]", value))
         elif _is_list_of_tables(key, value):
             several += [_table(f"[[{key}]]", part) for part in value]
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
@@ -75,6 +76,7 @@ def _swatch(term: str) -> Line2D:
     return Line2D([], [], color=_colour(term), marker="s", markersize=8, linestyle="none", label=f"term {term}")
 
 
+@rc_context({"hatch.color": "white"})  # seen on every colour of a term
 def _bars(axes: Axes, shares: DataFrame, names: Mapping[str, str], width: float) -> None:
     """Bars from 0 to 1 under each other, in inches of height; a part that has room for it says what it is."""
     axes.grid(False)

@@ -120,9 +120,10 @@ def _table(one: Fitted) -> Table:
     shared = _shared(one)
     rows = [[label, *_row(one, fit, shared)] for label, fit in one.fits.items()]
     shown = DataFrame(rows, columns=["variant", *one.terms, "R²", HELD_OUT, "note"], dtype="object")
+    intervals = BOOTSTRAP if one.measure is TIME else JACKKNIFE
     note = [
         notes.measured(group.frame, one.measure),
-        f"share of each term at {_place(one.at)}, then its coefficient, {BOOTSTRAP if one.measure is TIME else JACKKNIFE}",
+        f"share of each term at {_place(one.at)}, then its coefficient, {intervals}",
         "≤: not resolvable at these sizes, its share is not above this",
         f"{HELD_OUT}: by a fit to all smaller T, at the largest d, less what was measured",
         *shared,

@@ -257,7 +257,7 @@ def _measured(group: Group, measure: Measure, baseline: str) -> list[Table]:
     made = [Table(name, title, shown, _for_csv(merged, group, measure), note)]
     for over, (prefix, letter) in SLOPES.items():
         grown = slopes(merged, over)
-        if over == "T" or "overall" in grown:
+        if over == "T" or (grown["overall"] != NOT_ASKED).any():
             told = f"Local slopes in {letter}: {title}"
             made.append(Table(f"{prefix}_{name}", told, grown, _for_csv(grown, group, measure), note))
     if found:
