@@ -89,10 +89,15 @@ class Claim:
     """A variant's claimed asymptotic cost, as sums of terms in T, S, d, H and its own options.
 
     Example: `Claim(time="T d^2 + T^2 d", memory="T d + H T^2")`. Memory is what a training step keeps.
+
+    sequential: operations that must follow one another in a layer. path: the most layers, or steps within one, between
+    two positions. Both as in table 1 of Vaswani et al. 2017, arXiv 1706.03762, and in the same letters.
     """
 
     time: str
     memory: str
+    sequential: str | None = None
+    path: str | None = None
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def attnbench(*arguments, cwd=None):
 
 
 @pytest.mark.parametrize(
-    "command", ["", "run", "report", "plot", "table", "check", "new", "theory", "doctor", "variants", "tasks"]
+    "command", ["", "run", "report", "plot", "table", "check", "audit", "new", "theory", "doctor", "variants", "tasks"]
 )
 def test_help_shows_an_example(command):
     done = attnbench(*command.split(), "--help")
@@ -40,7 +40,7 @@ def test_variants_and_tasks_are_listed_with_their_sources():
 def test_one_variant_is_shown_with_options_claim_and_roles():
     facts = json.loads(attnbench("variants", "window", "--json").stdout)
     assert facts["options"]["window"].startswith("integer >= 1")
-    assert set(facts["claim"]) == {"time", "memory"}
+    assert set(facts["claim"]) == {"time", "memory", "sequential", "path"}
     assert facts["roles"]["causal"] is None
     assert facts["roles"]["cross"]
 

@@ -31,7 +31,7 @@ NO_CONTEXT = "without mixing, nothing is read from a context, so there is no cro
 class _Values(Mixer):
     """W_v and W_o, with whatever stands between them."""
 
-    claim = Claim(time="T d^2", memory="T d")
+    claim = Claim(time="T d^2", memory="T d", sequential="1")
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -41,6 +41,8 @@ class _Values(Mixer):
 
 class Mean(_Values):
     """The mean of the values that each query sees."""
+
+    claim = Claim(time="T d^2", memory="T d", sequential="1", path="1")
 
     def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Mixer.forward`."""

@@ -22,7 +22,7 @@ from attnbench.mixer import Attention, Claim, Flops, visible_pairs
 class Full(Attention):
     """Softmax attention that builds the whole (T, S) map of each head."""
 
-    claim = Claim(time="T d^2 + T^2 d", memory="T d + H T^2")
+    claim = Claim(time="T d^2 + T^2 d", memory="T d + H T^2", sequential="1", path="1")
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Attention.attend`."""

@@ -27,7 +27,7 @@ BACKENDS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn", 4: "overrideable"
 class Fused(Attention):
     """Softmax attention by F.scaled_dot_product_attention."""
 
-    claim = Claim(time="T d^2 + T^2 d", memory="T d")
+    claim = Claim(time="T d^2 + T^2 d", memory="T d", sequential="1", path="1")
 
     def __init__(self, spec: Spec, **options: Any) -> None:
         super().__init__(spec, **options)

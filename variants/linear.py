@@ -34,7 +34,12 @@ CACHED_NUMBERS = 2**17  # numbers per tensor that are worked on at a time on a C
 class Linear(Attention):
     """Attention with the kernel phi(q) phi(k)^T in the place of exp(q k^T)."""
 
-    claim = Claim(time="T d^2 + T d chunk", memory="T d + H T chunk")
+    claim = Claim(
+        time="T d^2 + T d chunk",
+        memory="T d + H T chunk + T d^2 / H / chunk",
+        sequential="T / chunk",
+        path="1",
+    )
 
     def __init__(self, spec: Spec, *, chunk: Annotated[int, Ge(1)] = 64, **options: Any) -> None:
         super().__init__(spec, **options)

@@ -37,7 +37,7 @@ OWN_LOOP_DTYPES = (torch.float32, torch.float64)
 class _Recurrent(Mixer):
     """One layer of a network that torch has, in one direction or in two."""
 
-    claim = Claim(time="T d^2", memory="T d")
+    claim = Claim(time="T d^2", memory="T d", sequential="T", path="T")
     positions = "none"
     layer_class: ClassVar[type[nn.RNN | nn.GRU | nn.LSTM]]
     own_loop: ClassVar[type[torch.autograd.Function] | None] = None

@@ -38,7 +38,7 @@ NO_CROSS = "a stride needs queries and keys that stand on one line, so there is 
 class Strided(Attention):
     """Softmax attention to the nearest positions in half of the heads, to every l-th position in the others."""
 
-    claim = Claim(time="T d^2 + T^1.5 d", memory="T d")
+    claim = Claim(time="T d^2 + T^1.5 d", memory="T d", sequential="1", path="2")
 
     def __init__(self, spec: Spec, *, stride: Annotated[int, Ge(1)] | None = None, **options: Any) -> None:
         super().__init__(spec, **options)

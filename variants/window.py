@@ -31,7 +31,7 @@ NO_CROSS = "a window needs queries and keys that stand on one line, so there is 
 class SlidingWindow(Attention):
     """Softmax attention to the nearest positions only."""
 
-    claim = Claim(time="T d^2 + T d window", memory="T d")
+    claim = Claim(time="T d^2 + T d window", memory="T d", sequential="1", path="T / window")
 
     def __init__(self, spec: Spec, *, window: Annotated[int, Ge(1)] = 64, **options: Any) -> None:
         super().__init__(spec, **options)

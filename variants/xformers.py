@@ -28,7 +28,7 @@ ALIGNMENT = {"float32": 4, "float16": 8, "bfloat16": 8}  # widths of heads that 
 class XFormers(Attention):
     """Softmax attention by xformers.ops.memory_efficient_attention."""
 
-    claim = Claim(time="T d^2 + T^2 d", memory="T d")
+    claim = Claim(time="T d^2 + T^2 d", memory="T d", sequential="1", path="1")
 
     @classmethod
     def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:

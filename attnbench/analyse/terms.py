@@ -19,9 +19,9 @@ SAME = 1e-7  # columns of length 1 that are nearer than this to each other are o
 class Powers(NamedTuple):
     """The powers of T, d_model and n_heads in one term."""
 
-    T: int
-    d_model: int
-    n_heads: int
+    T: float
+    d_model: float
+    n_heads: float
 
 
 TERMS = {
@@ -33,8 +33,11 @@ TERMS = {
     "T² d": Powers(2, 1, 0),
 }
 BYTE_TERMS = {"1": TERMS["1"], "d²": Powers(0, 2, 0)} | TERMS
-# Terms that are one where neither d nor H changes, by their power of T.
-ALONE = {0: ("1", Powers(0, 0, 0)), 1: ("T", Powers(1, 0, 0)), 2: ("T²", Powers(2, 0, 0))}
+ALONE: Mapping[float, tuple[str, Powers]] = {
+    0: ("1", Powers(0, 0, 0)),
+    1: ("T", Powers(1, 0, 0)),
+    2: ("T²", Powers(2, 0, 0)),
+}  # terms that are one where neither d nor H changes
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def profile(name: str, sources: Mapping[str, Source]) -> dict[str, Any]:
         "origin": source.origin,
         "summary": (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " "),
         "options": options.listing(cls),
-        "claim": asdict(claim) if claim else None,
+        "claim": {key: text for key, text in asdict(claim).items() if text} if claim else None,
         "positions": cls.positions if issubclass(cls, Mixer) else None,
     } | {key: value for key, value in abilities_of(cls).items() if key in ("roles", "devices")}
 

@@ -1,0 +1,66 @@
+"""What a claim says: its terms, read from text such as "T d^2 + T^1.5 d / chunk", and the highest powers in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from attnbench.errors import did_you_mean
+
+SIZES: Mapping[str, str] = {"T": "T", "S": "T", "d": "d", "d_model": "d", "d_head": "d", "d_k": "d", "d_v": "d"}
+HEADS = "H"
+RAISED = {"²": "^2", "³": "^3"}
+# A factor: a product sign or a bar before it, a name or a number, a power behind it. A logarithm has the power 0.
+FACTOR = re.compile(r"\s*([*·/]?)\s*(?:(log2?\s*(?:\(\s*\w+\s*\)|\w+))|([A-Za-z_]\w*)|(\d+\.?\d*))(?:\^(\d+\.?\d*))?")
+
+
+@dataclass(frozen=True)
+class Product:
+    """One term of a claim. T, d: the powers of the sequence length and of the width."""
+
+    text: str
+    T: float
+    d: float
+
+    def power(self, axis: str) -> float:
+        """Of T or of d."""
+        return self.T if axis == "T" else self.d
+
+
+def products(claim: str, options: Collection[str] = ()) -> list[Product]:
+    """The terms of a claim in T, S, d, H and a variant's options.
+
+    S is T, as in self-attention; d_head is d / H, with H fixed. A logarithm, a number, H and an option have no power
+    of either. Raises ValueError with what cannot be read.
+    """
+    return [_product(text.strip(), options) for text in claim.split("+")]
+
+
+def highest(claim: str, axis: str, options: Collection[str] = ()) -> float:
+    """The highest power of T or of d in a claim. Raises ValueError as `products` does."""
+    return max(product.power(axis) for product in products(claim, options))
+
+
+def _product(text: str, options: Collection[str]) -> Product:
+    plain, powers, at = text, {"T": 0.0, "d": 0.0}, 0
+    for sign, raised in RAISED.items():
+        plain = plain.replace(sign, raised)
+    while at < len(plain) or not plain:
+        found = FACTOR.match(plain, at)
+        if found is None:
+            raise ValueError(f'expected terms like "T^2 d" joined by +, got "{text}"')
+        bar, _, name, _, power = found.groups()
+        if name is not None and (axis := _axis(name, options)):
+            powers[axis] += float(power or 1) * (-1 if bar == "/" else 1)
+        at = found.end()
+    return Product(text, powers["T"], powers["d"])
+
+
+def _axis(name: str, options: Collection[str]) -> str | None:
+    """The size that a letter stands for; None for one that stays while T and d grow."""
+    if name in SIZES:
+        return SIZES[name]
+    if name == HEADS or name in options:
+        return None
+    raise ValueError(f'unknown letter "{name}"{did_you_mean(name, [*SIZES, HEADS, *options])}')

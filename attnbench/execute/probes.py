@@ -1,0 +1,104 @@
+"""What a variant claims, and what can be seen of its paths and steps without a clock. Runs in a fresh process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnbench import options, registry
+from attnbench.execute import stages
+from attnbench.execute.abilities import abilities_of
+from attnbench.mixer import Attention, Mixer, Role
+from attnbench.registry import PluginError, Source
+from attnbench.subject import Inputs, Subject, gradients, run
+
+AT_ONCE = 32  # outputs of one sequence whose gradients are taken in one batch
+ROLES: tuple[Role, ...] = ("causal", "bidirectional")  # in which a sequence is mixed with itself
+
+
+def claimed(source: Source) -> dict[str, Any]:
+    """What an audit has to know of a variant: its claim, the names of its options, its role, whether it has a core.
+
+    role: causal unless the variant only serves both directions. Raises PluginError when it does not load.
+    """
+    stages.importing(source)
+    cls = registry.load(source)
+    if not issubclass(cls, Mixer):
+        raise PluginError([f"{source.origin}: {cls.__name__} is no subclass of attnbench.Mixer"])
+    served = abilities_of(cls)["roles"]
+    return {
+        "claim": asdict(cls.claim) if cls.claim else None,
+        "options": list(options.listing(cls)),
+        "role": next((role for role in ROLES if served[role] is None), "causal"),
+        "core": issubclass(cls, Attention),
+    }
+
+
+def probed(source: Source, role: Role, lengths: Sequence[int]) -> dict[str, list[int | None]]:
+    """At each length T: `layers`, which it takes until each position has seen all it may, and `calls`.
+
+    layers: of what one layer sees by gradient, followed from position to position; None where no number of layers does.
+    calls: how many operators torch dispatches in one forward pass. A fused kernel counts once, whatever it does inside,
+    so that they bound the steps that follow each other from below. Lengths that the variant refuses are None.
+    """
+    torch.set_num_threads(1)
+    stages.importing(source)
+    subject = Subject(registry.load(source), {}, role)
+    stages.at(f"probing {source.name}")
+    taken = [T if subject.reason(T) is None else None for T in lengths]
+    return {
+        "layers": [T and n_layers(sees(subject, T), role) for T in taken],
+        "calls": [T and n_calls(subject, T) for T in taken],
+    }
+
+
+def sees(subject: Subject, T: int) -> Tensor:
+    """(T, T) of bool: whether output i of one layer depends on input j, by gradients that are not 0, in float64."""
+    mixer, x = subject.build(max_T=T), subject.inputs(1, T).x
+    found = []
+    for start in range(0, T, AT_ONCE):
+        rows = torch.arange(start, min(T, start + AT_ONCE))
+        copies = Inputs(x.expand(len(rows), -1, -1)).leaves()
+        y = run(mixer, copies)  # (rows, T, d_model)
+        picked = (y * subject.noise(*y.shape, seed=3))[torch.arange(len(rows)), rows]  # (rows, d_model)
+        found.append(gradients(picked.sum(), copies)[0].ne(0).any(-1))
+    return torch.cat(found)
+
+
+def n_layers(seen: Tensor, role: Role) -> int | None:
+    """The layers until each position has seen all that its role lets it, when one sees `seen` (T, T); None if never."""
+    T = len(seen)
+    wanted = torch.ones(T, T, dtype=torch.bool)
+    wanted = wanted.tril() if role == "causal" else wanted
+    step = (seen | torch.eye(T, dtype=torch.bool)).float()
+    reached, n = step, 1
+    while not bool(reached.bool()[wanted].all()):
+        further = (reached @ step > 0).float()
+        if torch.equal(further, reached):
+            return None
+        reached, n = further, n + 1
+    return n
+
+
+def n_calls(subject: Subject, T: int) -> int:
+    """The operators that torch dispatches in one forward pass over T positions, without gradients."""
+    mixer, inputs = subject.build(max_T=T), subject.inputs(1, T)
+    counter = _Counter()  # type: ignore[no-untyped-call]  # as above
+    with torch.no_grad(), counter:
+        run(mixer, inputs)
+    return counter.n
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """Counts dispatched operators."""
+
+    n: int = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.n += 1
+        return func(*args, **(kwargs or {}))
