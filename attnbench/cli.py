@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnbench import commands, registry
+from attnbench import commands, questions, registry
 from attnbench.commands import AsJson, Debug
-from attnbench.errors import RequestError, did_you_mean
+from attnbench.errors import RequestError
 from attnbench.registry import Source, describe_error
+from attnbench.targets import QUESTION_TIMEOUT_S, ask, seconds, sources_with, targets
 from attnbench.terminal import StoppedError, speak_plainly, stop_in_good_order
 from attnbench.wording import printable
 
@@ -32,7 +33,6 @@ app = typer.Typer(
 )
 
 Plugins = Annotated[list[Path], typer.Option("--plugin", metavar="FILE", help="A plugin file; may be repeated.")]
-QUESTION_TIMEOUT_S = 120.0
 
 
 def _print_version(asked: bool) -> None:
@@ -86,8 +86,8 @@ def run_command(
     from attnbench.progress import ShownProgress
 
     check_request(out=out, resume=resume, overwrite=overwrite, retry=retry)
-    asked: dict[str, Any] = {"plugins": plugin, "timeout_s": _seconds("--timeout", timeout)}
-    budget_s = _seconds("--budget", budget)
+    asked: dict[str, Any] = {"plugins": plugin, "timeout_s": seconds("--timeout", timeout)}
+    budget_s = seconds("--budget", budget)
     if dry_run:
         _show_plan(sweep, overrides, workers, **asked)
         return
@@ -148,13 +148,15 @@ def check(
 
     if (target is None) != every:
         raise RequestError(["give a variant's name or a plugin file, or --all"])
-    timeout_s = _seconds("--timeout", timeout) or 0.0
+    timeout_s = seconds("--timeout", timeout) or 0.0
     with FreshProcesses() as processes:
-        names, sources = _targets(processes, target, plugin, min(timeout_s, QUESTION_TIMEOUT_S))
+        names, sources = targets(processes, target, plugin, min(timeout_s, QUESTION_TIMEOUT_S))
         green = [_certificate(processes, sources[name], timeout_s) for name in names]
     raise typer.Exit(0 if all(green) else 1)
 
 
+app.command()(questions.crossover)
+app.command()(questions.explain)
 app.command()(commands.new)
 app.command()(commands.doctor)
 
@@ -178,16 +180,16 @@ def variants(
         from attnbench.execute.local import FreshProcesses
 
         with FreshProcesses() as processes:
-            sources, broken = _sources(processes, plugin)
+            sources, broken = sources_with(processes, plugin)
             if name:
                 registry.find(name, sources, broken=broken)
             if roles:
                 asked = {name: sources[name]} if name else sources
-                found, unloaded = _ask(processes, "abilities", asked, module="abilities")
+                found, unloaded = ask(processes, "abilities", asked, module="abilities")
                 commands.show_abilities(found, [*broken, *unloaded], as_json=as_json)
                 return
             if name:
-                commands.show_facts(_ask(processes, "profile", name, sources), as_json)
+                commands.show_facts(ask(processes, "profile", name, sources), as_json)
                 return
     else:
         sources = registry.installed(registry.VARIANTS)
@@ -213,12 +215,12 @@ def tasks(
     from attnbench.execute.local import FreshProcesses
 
     with FreshProcesses() as processes:
-        sources, broken = _sources(processes, plugin, registry.TASKS)
+        sources, broken = sources_with(processes, plugin, registry.TASKS)
         if name is None:
             commands.show_sources(sources, broken, as_json)
             return
         registry.find(name, sources, "task", broken)
-        commands.show_facts(_ask(processes, "task_profile", name, sources), as_json)
+        commands.show_facts(ask(processes, "task_profile", name, sources), as_json)
 
 
 def main() -> None:
@@ -284,30 +286,6 @@ def _show_plan(sweep: Path, overrides: list[str], workers: int | None, **asked: 
     show(plan, list(changes(read_toml(sweep), tables)), workers or usable_cores())
 
 
-def _targets(
-    processes: FreshProcesses, target: str | None, plugins: list[Path], timeout_s: float
-) -> tuple[list[str], dict[str, Source]]:
-    """The names to check and where they lead."""
-    if target is None:
-        sources, _ = _sources(processes, plugins, timeout_s=timeout_s)
-        return list(sources), sources
-    file, _, wanted = target.partition(".py:") if ".py:" in target else (target, "", "")
-    file = f"{file}.py" if wanted else file
-    if not file.endswith(".py"):
-        sources, broken = _sources(processes, plugins, timeout_s=timeout_s)
-        if target not in sources:
-            raise RequestError([f'unknown variant "{target}"{did_you_mean(target, sources)}', *broken])
-        return [target], sources
-    if not Path(file).is_file():
-        raise RequestError([f"{file}: no such plugin file"])
-    offered: dict[str, Source] = _ask(processes, "offered_by", file, timeout_s=timeout_s)
-    names = [name for name, source in offered.items() if wanted in ("", name, source.target.rpartition(":")[2])]
-    if not names:
-        classes = [source.target.rpartition(":")[2] for source in offered.values()]
-        raise RequestError([f"{file}: has no mixer {wanted}{did_you_mean(wanted, classes)}"])
-    return names, offered
-
-
 def _certificate(processes: FreshProcesses, source: Source, timeout_s: float) -> bool:
     """Check one variant in a process of its own and print what was found; whether it is green."""
     outcome = processes.call("attnbench.execute.cell:certificate", source, timeout_s=timeout_s)
@@ -317,52 +295,6 @@ def _certificate(processes: FreshProcesses, source: Source, timeout_s: float) ->
     ok, lines = outcome.value
     print("\n".join(lines))
     return bool(ok)
-
-
-def _sources(
-    processes: FreshProcesses,
-    plugins: list[Path],
-    group: str = registry.VARIANTS,
-    timeout_s: float = QUESTION_TIMEOUT_S,
-) -> tuple[dict[str, Source], list[str]]:
-    """What is installed in a group and what plugin files offer, and a line for each file that does not load."""
-    missing = [f"{file}: no such plugin file" for file in plugins if not file.is_file()]
-    if missing:
-        raise RequestError(missing)
-    if not plugins:
-        return registry.installed(group), []
-    found, broken, clashes = _ask(
-        processes, "sources_with", [str(file) for file in plugins], group, timeout_s=timeout_s
-    )
-    if clashes:
-        raise RequestError(clashes)
-    return found, broken
-
-
-def _ask(
-    processes: FreshProcesses,
-    question: str,
-    *arguments: Any,
-    module: str = "describe",
-    timeout_s: float = QUESTION_TIMEOUT_S,
-) -> Any:
-    from attnbench.execute.runner import answer
-
-    processes.warm_up()
-    return answer(processes.call(f"attnbench.execute.{module}:{question}", *arguments, timeout_s=timeout_s))
-
-
-def _seconds(flag: str, text: str | None) -> float | None:
-    from pydantic import TypeAdapter, ValidationError
-
-    from attnbench.settings import Seconds
-
-    if text is None:
-        return None
-    try:
-        return TypeAdapter(Seconds).validate_python(float(text) if text.isascii() and text.isdigit() else text)
-    except ValidationError as error:
-        raise RequestError([f'{flag} {text}: expected a duration such as "60s" or "5m"']) from error
 
 
 if __name__ == "__main__":

@@ -28,17 +28,20 @@ TORCH_FREE = [
         "cells",
         "cli",
         "commands",
+        "crossover_search",
         "errors",
+        "explained",
         "intervals",
         "new",
         "options",
         "progress",
+        "questions",
         "records",
         "registry",
         "report",
         "settings",
     }
-    | {"statistics", "sweep", "visits", "wording"}
+    | {"statistics", "sweep", "targets", "visits", "wording"}
     or name in tuple(f"attnbench.execute.{part}" for part in ("doctor", "local", "orders", "runner"))
     or name == "attnbench.measure.quiet"
 ]
@@ -119,7 +122,7 @@ def test_imports_of_the_core_point_one_way(name):
     for home, banned in NEVER.items():
         if within(name, (home,)):
             assert {module for module in ours if within(module, tuple(f"attnbench.{part}" for part in banned))} == set()
-    if name not in ("attnbench.cli", "attnbench.__main__", "attnbench.dry_run"):
+    if name not in ("attnbench.cli", "attnbench.__main__", "attnbench.dry_run", "attnbench.questions"):
         assert {module for module in ours if within(module, ("attnbench.cli", "attnbench.progress"))} == set()
 
 
