@@ -157,6 +157,8 @@ def check(
 
 
 app.command()(questions.audit)
+app.command()(questions.crossover)
+app.command()(questions.explain)
 app.command()(commands.new)
 app.command()(theory)
 app.command()(commands.doctor)

@@ -1,22 +1,29 @@
-"""Commands that measure something to answer a question. `cli` gives them to the command line."""
+"""Commands that answer a question, by runs of their own or from one that was made. `cli` offers them."""
 
 from __future__ import annotations
 
-import tempfile
-from contextlib import ExitStack
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from attnbench.commands import Debug
-from attnbench.errors import RequestError
-from attnbench.targets import QUESTION_TIMEOUT_S, targets
+from attnbench.commands import AsJson, Debug, RunFolder, show
+from attnbench.errors import RequestError, did_you_mean
+from attnbench.settings import Level, Measure, Phase
+from attnbench.targets import QUESTION_TIMEOUT_S, one_target, seconds, targets
 
 if TYPE_CHECKING:
     from attnbench.analyse.audited import Audited
+    from attnbench.crossover_search import Answer
+    from attnbench.execute.listener import Listener
     from attnbench.execute.local import FreshProcesses
 
+Target = "NAME|FILE[:CLASS]"
 Plugins = Annotated[list[Path] | None, typer.Option("--plugin", metavar="FILE", help="A plugin file; may be repeated.")]
 
 
@@ -45,7 +52,7 @@ def audit(
     if (target is None) != every:
         raise RequestError(["give a variant's name or a plugin file, or --all"])
     with ExitStack() as stack:
-        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-audit-")))
+        folder = out or Path(stack.enter_context(TemporaryDirectory(prefix="attnbench-audit-")))
         processes = stack.enter_context(FreshProcesses())
         found = _audits(processes, target, plugin or [], folder, debug=debug)
     if every:
@@ -78,3 +85,122 @@ def _audits(
         print("\n".join(complexity.lines(one)), flush=True)
         found.append(one)
     return found
+
+
+def crossover(
+    a: Annotated[str, typer.Argument(metavar="A", help=f"What B is compared with: {Target}.")],
+    b: Annotated[str, typer.Argument(metavar="B", help=f"What may be cheaper: {Target}.")],
+    d: Annotated[str, typer.Option("--d", metavar="D,…", help="Widths d_model.")] = "64,128,256",
+    batch: Annotated[str, typer.Option("--B", metavar="B,…", help="Batch sizes.")] = "1",
+    phase: Annotated[str, typer.Option(metavar="PHASE", help=", ".join(get_args(Phase)) + ".")] = "forward",
+    level: Annotated[str, typer.Option(metavar="LEVEL", help=", ".join(get_args(Level)) + ".")] = "layer",
+    t_max: Annotated[int, typer.Option("--t-max", min=1, metavar="T", help="The largest T to try.")] = 8192,
+    plugin: Plugins = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run here, with a report.")] = None,
+    budget: Annotated[str, typer.Option(help="How long to search.")] = "240s",
+    debug: Debug = False,
+) -> None:
+    """Say at which T B becomes cheaper than A, in time and memory, for each width.
+
+    T is searched, by both costs measured at ever closer sizes, until the interval of the crossover is narrow. What is
+    not met up to --t-max is said to be none, never guessed. Then a block is taken apart there: how much of it is
+    mixing, and how much faster it gets at most. The same command with the same --out goes on where it stopped.
+
+    Example: attnbench crossover fused linear --d 64,256 --out my_crossover
+    """
+    from attnbench.crossover_search import Question, Search
+    from attnbench.execute.local import FreshProcesses
+
+    widths, batches = _counts("--d", d), _counts("--B", batch)
+    _known("--phase", phase, get_args(Phase))
+    _known("--level", level, get_args(Level))
+    budget_s = seconds("--budget", budget) or 0.0
+    with FreshProcesses() as processes:
+        (name_a, files_a), (name_b, files_b) = (one_target(processes, one, plugin or []) for one in (a, b))
+    if name_a == name_b:
+        raise RequestError([f"{a} and {b}: expected two variants, got {name_a} twice"])
+    question = Question(name_a, name_b, widths, batches, phase, level, t_max, (*files_a, *files_b))
+    with ExitStack() as stack:
+        folder = out or Path(stack.enter_context(TemporaryDirectory(prefix="attnbench-"))) / "run"
+        answer = Search(question, folder, budget_s=budget_s, shown=lambda: _shown(debug), say=_say).run()
+        _print_answer(answer)
+        if out is not None:
+            from attnbench.report import of_runs
+
+            print(f"report: {of_runs([out])[0]}")
+    raise typer.Exit(0 if answer.is_one else 1)
+
+
+def _print_answer(answer: Answer) -> None:
+    from attnbench.analyse.amdahl import by_level, splits
+    from attnbench.report import crossing, split
+
+    question = answer.question
+    show(crossing.table(answer.crossovers, question.baseline, question.other, answer.spent, answer.reasons))
+    if found := splits(answer.split):
+        show(split.shares(found))
+        show(split.levels(by_level(answer.split, question.baseline), question.baseline))
+        print("\n".join(split.sentence(one) for one in found))
+
+
+def _shown(debug: bool) -> AbstractContextManager[Listener]:
+    """The progress of one step of many: what a step does not ask for is no news, and neither is one without visits."""
+    from attnbench.progress import ShownProgress
+
+    class Steps(ShownProgress):
+        def started(self, *, expected_s: Sequence[tuple[Measure, float]], **more: Any) -> None:
+            if expected_s:
+                super().started(expected_s=expected_s, **more)
+
+        def uncounted(self, *, n_cells: int) -> None:
+            pass
+
+    return Steps(debug=debug)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _counts(flag: str, text: str) -> tuple[int, ...]:
+    """Positive whole numbers given as "64,128", each once. Raises RequestError, which names the flag."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise RequestError([f'{flag} {text}: expected positive whole numbers such as "64,128"'])
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _known(flag: str, value: str, known: Iterable[str]) -> None:
+    if value not in known:
+        raise RequestError([f"{flag} {value}: unknown{did_you_mean(value, known)}"])
+
+
+def explain(
+    run: RunFolder,
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell's id, or how it begins; see cells.jsonl.")],
+    other: Annotated[str | None, typer.Argument(metavar="CELL", help="A second cell, to see what differs.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Say why a cell of a run costs what it costs, or what makes two cost differently.
+
+    The cell is built again in a fresh process and one call of it is looked at: time by operator, number of calls,
+    launching, allocations, and how near it comes to this machine's peaks.
+
+    Example: attnbench explain results/quickstart 41a0
+    """
+    from attnbench.explained import explain as explain_cells
+    from attnbench.report import explanation
+
+    found = explain_cells(run, [cell, *([other] if other else [])])
+    facts = [(one.id, one.facts) for one in found]
+    if as_json:
+        cells = [
+            {"cell": one.id, "title": one.title, "note": one.note} | explanation.derived(one.facts) for one in found
+        ]
+        print(json.dumps({"cells": cells, "difference_s": explanation.differences(facts)}, indent=2))
+        return
+    for one in found:
+        print(f"{one.id}: {one.title}" + (f"; note: {one.note}" if one.note else ""))
+    show(explanation.summary(facts))
+    show(explanation.operators(facts))

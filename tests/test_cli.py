@@ -23,7 +23,11 @@ def attnbench(*arguments, cwd=None):
 
 
 @pytest.mark.parametrize(
-    "command", ["", "run", "report", "plot", "table", "check", "audit", "new", "theory", "doctor", "variants", "tasks"]
+    "command",
+    [
+        *("", "run", "report", "plot", "table", "check", "audit", "crossover", "explain", "new", "theory"),
+        *("doctor", "variants", "tasks"),
+    ],
 )
 def test_help_shows_an_example(command):
     done = attnbench(*command.split(), "--help")

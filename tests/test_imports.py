@@ -28,7 +28,9 @@ TORCH_FREE = [
         "cells",
         "cli",
         "commands",
+        "crossover_search",
         "errors",
+        "explained",
         "intervals",
         "new",
         "options",
@@ -39,7 +41,7 @@ TORCH_FREE = [
         "report",
         "settings",
     }
-    | {"statistics", "sweep", "visits", "wording"}
+    | {"statistics", "sweep", "targets", "visits", "wording"}
     or name in tuple(f"attnbench.execute.{part}" for part in ("doctor", "local", "orders", "runner"))
     or name == "attnbench.measure.quiet"
 ]

@@ -13,14 +13,14 @@ from attnbench.records import Run
 SWEEP = "asked.toml"
 
 
-def run_tables(tables: Mapping[str, Any], folder: Path, **asked: Any) -> Run:
-    """Run a sweep given by its tables; the file and the run folder are left in `folder`.
+def run_tables(tables: Mapping[str, Any], folder: Path, *, out: Path | None = None, **asked: Any) -> Run:
+    """Run a sweep given by its tables; the file is left in `folder`, and so is the run folder, unless `out` is one.
 
     asked: further arguments of `runner.run`. Raises RequestError as that does.
     """
     file = folder / SWEEP
     file.write_text(toml(tables), encoding="utf-8")
-    return runner.run(file, out=folder / "run", **asked)
+    return runner.run(file, out=out or folder / "run", **asked)
 
 
 def toml(tables: Mapping[str, Any]) -> str:

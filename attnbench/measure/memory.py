@@ -86,13 +86,13 @@ def status_bytes(field: str) -> int | None:
 
 def _cpu_peak_bytes(call: Callable[[], object]) -> int:
     held = peak = 0
-    for change in _allocations(call):
+    for change in allocations(call):
         held += change
         peak = max(peak, held)
     return peak
 
 
-def _allocations(call: Callable[[], object]) -> list[int]:
+def allocations(call: Callable[[], object]) -> list[int]:
     """Bytes taken (positive) and given back (negative) by torch's CPU allocator, in the order of time.
 
     The legacy profiler costs a millisecond and keeps allocations as events of their own; kineto's costs a second per
