@@ -15,6 +15,7 @@ from attnbench.commands import AsJson, Debug
 from attnbench.errors import RequestError, did_you_mean
 from attnbench.registry import Source, describe_error
 from attnbench.terminal import StoppedError, speak_plainly, stop_in_good_order
+from attnbench.theory.command import theory
 from attnbench.wording import printable
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def check(
 
 
 app.command()(commands.new)
+app.command()(theory)
 app.command()(commands.doctor)
 
 

@@ -23,7 +23,7 @@ def attnbench(*arguments, cwd=None):
 
 
 @pytest.mark.parametrize(
-    "command", ["", "run", "report", "plot", "table", "check", "new", "doctor", "variants", "tasks"]
+    "command", ["", "run", "report", "plot", "table", "check", "new", "theory", "doctor", "variants", "tasks"]
 )
 def test_help_shows_an_example(command):
     done = attnbench(*command.split(), "--help")

@@ -1,0 +1,69 @@
+"""The command `attnbench theory`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from attnbench.commands import Debug
+from attnbench.wording import printable
+
+
+def theory(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help='Statements, by key or name: "C3" or "saturation"; default all.'),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Train nothing, time little: 3 minutes, not 20.")] = False,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the page, theory.html.")] = Path(
+        "results/theory"
+    ),
+    debug: Debug = False,
+) -> None:
+    """Show statements of theory about Transformers by numbers.
+
+    For each: the claim, what it predicts, what is measured here, and whether they agree; one page at the end. A number
+    that differs for a documented reason is told with it. Exit status 1 when a statement could not be shown, or when a
+    number differs and no reason is known.
+
+    Example: attnbench theory saturation C5 --quick
+    """
+    from attnbench.execute.local import FreshProcesses
+    from attnbench.measure.machine import environment
+    from attnbench.theory import page, statements
+
+    keys = statements.chosen(names or [])
+    out.mkdir(parents=True, exist_ok=True)
+    done = []
+    with FreshProcesses(training=not quick) as processes:
+        processes.warm_up()
+        for i, key in enumerate(keys, start=1):
+            with _shown(f"{key} {statements.name_of(key)} ({i} of {len(keys)})"):
+                done.append(statements.show_apart(processes, key, quick=quick))
+            print("\n".join(map(printable, page.lines(done[-1]))), flush=True)
+            if debug and done[-1].detail:
+                print(done[-1].detail, file=sys.stderr)
+    print(f"{sum(result.holds for result in done)} of {len(done)} statements hold in every number")
+    print(f"page: {page.write(done, out, quick=quick, environment=environment())}")
+    raise typer.Exit(0 if all(result.as_asked for result in done) else 1)
+
+
+@contextmanager
+def _shown(what: str) -> Iterator[None]:
+    """What is being shown, on standard error, with the time that it takes so far; one line without a terminal."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    if not console.is_terminal:
+        console.print(what, markup=False)
+        yield
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task(what, total=None)
+        yield
