@@ -94,6 +94,7 @@ class TrainSettings(Settings):
     lr: learning rates, each a trial of its own; the one with the best validation accuracy is scored on test data.
     stop_at: once validation accuracy, looked at every `eval_every` steps, reaches this, the trial ends and later ones
     are not run. None runs every trial to its end.
+    n_training: how many distinct sequences training repeats, shuffled each time; None: fresh ones in every batch.
     n_validation, n_test: sequences to choose on, and to score on.
     """
 
@@ -103,6 +104,7 @@ class TrainSettings(Settings):
     weight_decay: float = Field(default=0.1, ge=0)
     warmup: float = Field(default=0.05, ge=0, le=1)
     clip: float = Field(default=1.0, gt=0)
+    n_training: Count | None = None
     n_validation: Count = 512
     n_test: Count = 2048
     eval_every: Count = 50

@@ -48,8 +48,13 @@ def held_out(task: Task, split: Split, n: int, seed: int) -> Batch:
     return Batch.join(found).rows(slice(n))
 
 
-def training_batches(task: Task, batch_size: int, seed: int) -> Iterator[Batch]:
-    """Endless fresh training batches. Raises ValueError when the task has no training sequence."""
+def training_batches(task: Task, batch_size: int, seed: int, n_distinct: int | None = None) -> Iterator[Batch]:
+    """Endless training batches: fresh ones, or those of the first n_distinct sequences, again and again.
+
+    Raises ValueError when the task has no training sequence, or fewer than n_distinct.
+    """
+    if n_distinct is not None:
+        yield from _repeated(held_out(task, "training", n_distinct, seed), batch_size, seed)
     pending: list[Batch] = []
     barren = 0
     for block in _blocks(task, "training", seed):
@@ -69,6 +74,16 @@ def fingerprint(*batches: Batch) -> str:
     for batch in batches:
         digest.update(batch.inputs.numpy().tobytes() + batch.labels.numpy().tobytes())
     return digest.hexdigest()
+
+
+def _repeated(sequences: Batch, batch_size: int, seed: int) -> Iterator[Batch]:
+    """Endless batches that take every sequence once, in random order, before any of them a second time."""
+    generator, order = Generator().manual_seed(seed), torch.empty(0, dtype=torch.int64)
+    while True:
+        while len(order) < batch_size:
+            order = torch.cat((order, torch.randperm(len(sequences), generator=generator)))
+        yield sequences.rows(order[:batch_size])
+        order = order[batch_size:]
 
 
 def _blocks(task: Task, split: Split, seed: int) -> Iterator[Batch]:

@@ -228,7 +228,7 @@ def _logits(model: Model, chunk: Chunk) -> Tensor:
 
 def _training_chunks(task: Task, settings: TrainSettings, seed: int, device: torch.device) -> Iterator[Chunk]:
     """settings.steps batches; their sequences are drawn in blocks, ahead of need."""
-    for batch in islice(training_batches(task, settings.batch_size, seed), settings.steps):
+    for batch in islice(training_batches(task, settings.batch_size, seed, settings.n_training), settings.steps):
         yield from _chunks(batch, settings.batch_size, device)
 
 

@@ -112,3 +112,22 @@ def uniform_attention(v: Tensor, seen: Tensor) -> Tensor:
     return torch.einsum(
         "bij,bjd->bid", (weights / weights.sum(-1, keepdim=True).clamp(min=1)).expand(len(v), -1, -1), v
     )
+
+
+def temporal_convolution(
+    x: Tensor, first: Tensor, second: Tensor, *, dilation: int, n_ahead: int, key_mask: Tensor | None = None
+) -> Tensor:
+    """Two convolutions with a ReLU each, tap by tap; the last `n_ahead` of k taps (d, d, k) stand in the future."""
+    for weight in (first, second):
+        if key_mask is not None:
+            x = x.where(key_mask[..., None], 0.0)
+        rows = []
+        for t in range(x.shape[1]):
+            row = x.new_zeros(x.shape[0], len(weight))
+            for tap in range(weight.shape[2]):
+                s = t - (weight.shape[2] - 1 - n_ahead - tap) * dilation
+                if 0 <= s < x.shape[1]:
+                    row = row + x[:, s] @ weight[:, :, tap].T
+            rows.append(row.relu())
+        x = torch.stack(rows, dim=1)
+    return x

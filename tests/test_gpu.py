@@ -58,7 +58,7 @@ def test_the_cache_is_known_and_can_be_flushed():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_variant_keeps_its_promises_on_a_gpu(tmp_path, dtype):
-    variants = '["full", "fused", "window", "linear", "strided", "lstm", "gru", "rnn", "mean", "none"]'
+    variants = '["full", "fused", "window", "linear", "strided", "lstm", "gru", "rnn", "mean", "none", "tcn"]'
     grid = f'variant = {variants}\nT = 96\ndtype = "{dtype}"\nphase = ["forward", "forward_backward"]\n'
     frame = frame_of(tmp_path, grid)
     assert frame[frame["status"] != "ok"][["variant", "phase", "status", "reason"]].to_dict("records") == []

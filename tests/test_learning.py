@@ -11,6 +11,7 @@ from attnbench.mixer import Mixer
 from attnbench.settings import TrainSettings
 from attnbench.tasks.copy import Copy
 from attnbench.tasks.distance import Distance
+from attnbench.tasks.local import Local
 from attnbench.tasks.mqar import MQAR
 from attnbench.tasks.reverse import Reverse
 from attnbench.train import TrainResult, train
@@ -22,6 +23,7 @@ TASKS = {
     "mqar": MQAR(16, n_pairs=2, vocab_size=32),
     "copy": Copy(12, min_length=4, n_symbols=8),
 }
+LOCAL = Local(12, n_values=4)
 REVERSE = Reverse(8, min_length=4, n_symbols=6)
 
 
@@ -40,7 +42,7 @@ def variant(name: str) -> type[Mixer]:
     return registry.load(registry.installed(registry.VARIANTS)[name])
 
 
-def learn(task, mixer) -> TrainResult:
+def learn(task, mixer, d_ff=0, positions="learned") -> TrainResult:
     build = partial(
         LanguageModel,
         vocab_size=task.vocab_size,
@@ -49,8 +51,8 @@ def learn(task, mixer) -> TrainResult:
         n_layers=2,
         max_T=task.T,
         mixer=mixer,
-        d_ff=0,
-        positions="learned",
+        d_ff=d_ff,
+        positions=positions,
     )
     return train(build, task, TINY, seed=0)
 
@@ -79,6 +81,12 @@ def test_attention_learns_and_what_mixes_nothing_stays_at_the_floor(name):
     assert attention.sequence_accuracy > 0.8
     assert nothing.accuracy < task.floor + 0.08
     assert attention.fingerprint == nothing.fingerprint
+
+
+def test_whatever_sees_two_tokens_back_adds_them_and_what_sees_one_token_does_not():
+    for name, positions in (("fused", "learned"), ("tcn", "none"), ("lstm", "none")):
+        assert learn(LOCAL, variant(name), 64, positions).accuracy > 0.9
+    assert learn(LOCAL, Nothing, 64).accuracy < LOCAL.floor + 0.08
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "rnn"])

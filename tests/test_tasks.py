@@ -228,6 +228,26 @@ def test_training_batches_are_whole_fresh_and_do_not_depend_on_the_batch_size(ba
     assert len({tuple(row) for row in joined.tolist()}) == len(joined)
 
 
+@pytest.mark.parametrize(("n_distinct", "batch_size"), [(1, 5), (7, 7), (10, 4), (3, 8)])
+def test_few_training_sequences_are_each_seen_once_before_any_is_seen_again(n_distinct, batch_size):
+    task = Distance(16)
+    stream = training_batches(task, batch_size, 0, n_distinct)
+    rows = torch.cat([next(stream).tokens for _ in range(n_distinct)])  # n_distinct · batch_size in all
+    expected = held_out(task, "training", n_distinct, 0).tokens
+    assert in_split(expected, "training").all()
+    for seen in rows.split(n_distinct):
+        assert {tuple(row) for row in seen.tolist()} == {tuple(row) for row in expected.tolist()}
+    if n_distinct == 10:
+        assert not torch.equal(rows[:10], rows[10:20])
+    again = training_batches(task, batch_size, 0, n_distinct)
+    assert torch.equal(torch.cat([next(again).tokens for _ in range(n_distinct)]), rows)
+
+
+def test_more_training_sequences_than_there_are_is_an_error():
+    with pytest.raises(ValueError, match=r"parity at T = 6 .* found \d+ distinct training .* 100 are needed"):
+        next(training_batches(Parity(6), 8, 0, 100))
+
+
 def test_data_depend_on_task_options_length_seed_and_split_and_on_nothing_else():
     def key(task, split="test", seed=0):
         return fingerprint(held_out(task, split, 20, seed))

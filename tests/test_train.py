@@ -142,6 +142,14 @@ def test_training_is_the_plain_loop_over_whole_logits():
     assert train(partial(model, task), task, plan, seed=5).loss == pytest.approx(expected, rel=1e-5)
 
 
+def test_training_on_few_sequences_repeats_them_and_scores_on_others():
+    build, built = scripted((0.5, 0.5))
+    train(build, Copy(6), QUICK.model_copy(update={"n_training": 5}), seed=0)
+    training = torch.cat([tokens for tokens in built[0].seen if len(tokens) == QUICK.batch_size][: QUICK.eval_every])
+    assert len(training.unique(dim=0)) == 5
+    assert in_split(training, "training").all()
+
+
 def test_trials_start_from_the_same_weights_and_see_the_same_batches():
     task, built = Copy(6), []
 

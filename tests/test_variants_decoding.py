@@ -22,6 +22,9 @@ CAUSAL = [
     ("strided", {"stride": 100}),
     ("mean", {}),
     ("none", {}),
+    ("tcn", {}),
+    ("tcn", {"kernel": 1}),
+    ("tcn", {"kernel": 6}),
     *[(name, {}) for name in RECURRENT],
 ]
 MASKED = [case for case in CAUSAL if case[0] not in RECURRENT]
@@ -89,6 +92,8 @@ def test_cross_attention_reads_its_context_once(name, options, masked):
         ("rnn", {}, 12),
         ("mean", {}, 12 + 1),
         ("none", {}, 0),
+        ("tcn", {}, 2 * 2 * 12),
+        ("tcn", {"kernel": 1}, 0),
     ],
     ids=label,
 )
@@ -101,7 +106,7 @@ def test_a_state_of_fixed_size_has_its_size(name, options, n_numbers):
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("window", {"window": 4}), ("linear", {}), ("mean", {}), *[(name, {}) for name in RECURRENT]],
+    [("window", {"window": 4}), ("linear", {}), ("mean", {}), ("tcn", {}), *[(name, {}) for name in RECURRENT]],
     ids=label,
 )
 def test_no_step_writes_to_a_state_of_fixed_size(name, options):

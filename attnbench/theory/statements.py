@@ -19,6 +19,10 @@ STATEMENTS: Mapping[str, str] = {  # key -> module, imported in the fresh proces
     "C3": "attnbench.theory.saturation",
     "C4": "attnbench.theory.equivariance",
     "C5": "attnbench.theory.paths",
+    "C6": "attnbench.theory.forgetting",
+    "C7": "attnbench.theory.capacity",
+    "C8": "attnbench.theory.specialisation",
+    "C9": "attnbench.theory.locality",
     "C10": "attnbench.theory.identities",
 }
 LIMIT_S = {True: 120.0, False: 1200.0}  # of one statement, by whether to be quick
