@@ -87,7 +87,9 @@ def _by_operations(group: Group, baseline: str, column: str) -> list[tuple[str, 
     ]
 
 
-def _lines(rows: Sequence[tuple[object, ...]], lines: list[tuple[object, ...]], found: Sequence[Crossover]) -> Lines:
+def _lines(
+    rows: Sequence[tuple[object, ...]], lines: Sequence[tuple[object, ...]], found: Sequence[Crossover]
+) -> Lines:
     references = DataFrame(lines, columns=["name", "facet", "x", "value"]).drop_duplicates()
     references = references.astype({"x": float, "value": float}).sort_values("x", kind="stable")
     drawn = DataFrame(rows, columns=COLUMNS).astype({"x": float})
