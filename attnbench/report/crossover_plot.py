@@ -38,7 +38,7 @@ def over_width(group: Group, baseline: str) -> Lines | None:
     if not found:
         return None
     rows = [(one.label, one.label, one.d_model, str(one.d_model), *_place(one, 1)) for one in found]
-    lines = [(DIAGONAL, one.label, one.d_model, one.d_model) for one in found]
+    lines: list[tuple[object, ...]] = [(DIAGONAL, one.label, one.d_model, one.d_model) for one in found]
     for column, name in BY_OPERATIONS.items():
         lines += [(name, *where) for where in _by_operations(group, baseline, column) if where[0] in several]
     return _lines(rows, lines, found)
