@@ -138,8 +138,11 @@ class Search:
         }
 
     def _affordable(self, wanted: Mapping[Place, list[int]]) -> dict[Place, list[int]]:
-        """The cheapest of these sizes, as many as there is time for; a place that misses one is noted as spent."""
-        left_s = self._end_s - self._clock() - self._kept_s - STEP_S
+        """The cheapest of these sizes, as many as there is time for; a place that misses one is noted as spent.
+
+        The first step is made however little time there is.
+        """
+        left_s = self._end_s - self._clock() - self._kept_s - STEP_S if len(self.frame) else math.inf
         costs = sorted((self._expected_s(place, T), place, T) for place, sizes in wanted.items() for T in sizes)
         step: dict[Place, list[int]] = {}
         for cost_s, place, T in costs:
@@ -148,7 +151,7 @@ class Search:
                 self.spent.add(place)
             else:
                 step.setdefault(place, []).append(T)
-        return {place: sorted(sizes) for place, sizes in step.items()}
+        return {place: sorted(step[place]) for place in self.sizes if place in step}
 
     def _measure(self, step: Mapping[Place, list[int]]) -> None:
         """Visit what a step asks for: first more often what is known, then what is new, with all that came before."""

@@ -11,7 +11,7 @@ import pandas as pd
 
 from attnbench import plugin_files
 from attnbench.cells import Cell
-from attnbench.errors import RequestError, did_you_mean
+from attnbench.errors import RequestError, nearest
 from attnbench.execute.local import FreshProcesses
 from attnbench.execute.plan import Plan, make_plan
 from attnbench.records import Run, read_lines
@@ -69,7 +69,9 @@ def find(rows: Sequence[dict[str, Any]], asked: str, run: Path) -> dict[str, Any
     if len(found) > 1:
         raise RequestError([f"{asked}: stands for {', '.join(row['cell'] for row in found)}; expected one cell"])
     if not found:
-        raise RequestError([f"{run}: no cell {asked}{did_you_mean(asked, (row['cell'] for row in rows))}"])
+        near = nearest(asked, known := {row["cell"][: len(asked)]: row["cell"] for row in rows})
+        hint = f'did you mean "{known[near]}"?' if near else f"its {len(rows)} cells stand in cells.jsonl"
+        raise RequestError([f"{run}: no cell {asked}; {hint}"])
     if "accuracy" in found[0]["measures"]:
         raise RequestError([f"{found[0]['cell']}: trains; expected a cell of time or memory"])
     return found[0]

@@ -1,46 +1,47 @@
-"""Commands that answer questions, as a person meets them."""
-
-import subprocess
-import sys
+"""Questions on the command line: what is asked wrongly is told in one line, what is asked rightly is answered."""
 
 import pytest
 from runs import PLUGINS
+from test_cli import attnbench
 
-CHEATS = PLUGINS / "cheats.py"
+from attnbench.records import read
 
-
-def attnbench(*arguments):
-    command = [sys.executable, "-m", "attnbench", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+GOOD = str(PLUGINS / "good.py")
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), "give a variant's name or a plugin file, or --all"),
-        (("full", "--all"), "give a variant's name or a plugin file, or --all"),
-        (("ful",), 'unknown variant "ful"; did you mean "full"?'),
-        ((f"{CHEATS}:SayLinear",), 'has no mixer SayLinear; did you mean "SaysLinear"?'),
-        ((f"{CHEATS}:Unreadable",), 'unreadable: claim time="T d^2 + widnow T d": unknown letter "widnow"'),
-        (("no_such_file.py",), "no_such_file.py: no such plugin file"),
+        (["fused", "liner"], 'unknown variant "liner"; did you mean "linear"?'),
+        (["fused", "fused"], "fused and fused: expected two variants, got fused twice"),
+        (["fused", "absent.py"], "absent.py: no such plugin file"),
+        (["fused", f"{GOOD}:Cosin"], f'{GOOD}: has no mixer Cosin; did you mean "Cosine"?'),
+        (["fused", "linear", "--d", "64,x"], '--d 64,x: expected positive whole numbers such as "64,128"'),
+        (["fused", "linear", "--B", "0"], '--B 0: expected positive whole numbers such as "64,128"'),
+        (["fused", "linear", "--phase", "forwards"], '--phase forwards: unknown; did you mean "forward"?'),
+        (["fused", "linear", "--level", "bloc"], '--level bloc: unknown; did you mean "block"?'),
+        (["fused", "linear", "--budget", "soon"], '--budget soon: expected a duration such as "60s" or "5m"'),
     ],
 )
-def test_an_audit_that_cannot_be_is_refused_in_one_line_before_anything_runs(arguments, told):
-    done = attnbench("audit", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert told in done.stderr
+def test_what_is_asked_wrongly_is_told_in_one_line(arguments, told):
+    done = attnbench("crossover", *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {told}\n")
 
 
-def test_a_plugin_that_does_not_load_is_a_wrong_request(tmp_path):
-    (tmp_path / "bad.py").write_text("import no_such_module_at_all\n")
-    done = attnbench("audit", tmp_path / "bad.py")
-    assert done.returncode == 2
-    assert "ModuleNotFoundError: No module named 'no_such_module_at_all' (bad.py:1)" in done.stderr
-
-
-def test_an_audit_goes_into_no_folder_that_holds_one(tmp_path):
-    (tmp_path / "full").mkdir()
-    done = attnbench("audit", "full", "--out", tmp_path)
-    assert done.returncode == 2
-    assert "holds a run already" in done.stderr
+def test_two_variants_are_compared_and_a_block_is_taken_apart(tmp_path):
+    out = tmp_path / "run"
+    done = attnbench("crossover", "none", f"{GOOD}:Cosine", "--d", "8", "--t-max", "2", "--budget", "1s", "--out", out)
+    assert done.returncode == 0, done.stderr
+    for told in (
+        "cosine beside none",
+        "What a block is made of",
+        "Time by level, relative to none",
+        "at T = 2, d = 8 mixing",
+    ):
+        assert told in done.stdout
+    assert done.stdout.splitlines()[-1] == f"report: {out / 'report.html'}"
+    assert "time, d = 8: T = 2; memory, d = 8: T = 2" in done.stderr
+    frame = read(out)
+    assert set(frame["level"]) == {"core", "layer", "block", "model"}
+    assert set(frame.loc[frame["level"] == "layer", "status"]) == {"ok"}
+    assert (out / "plugins" / "good.py").is_file()

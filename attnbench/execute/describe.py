@@ -252,10 +252,11 @@ def _task_reason(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task
 
 
 def _class_files(cls: type) -> list[Path]:
-    """The files that define a class and its bases, but for torch's and Python's own."""
-    modules = {owner.__module__ for owner in cls.__mro__}
+    """The files that define a class and its bases, but for torch's and Python's own, in an order that stays the same
+    wherever they lie."""
+    modules = dict.fromkeys(owner.__module__ for owner in cls.__mro__)
     own = [name for name in modules if name.partition(".")[0] not in ("torch", "builtins", "abc", "typing")]
-    return sorted(Path(file) for name in own if (file := getattr(sys.modules.get(name), "__file__", None)))
+    return [Path(file) for name in own if (file := getattr(sys.modules.get(name), "__file__", None))]
 
 
 def _modules(names: Iterable[str]) -> list[Path]:

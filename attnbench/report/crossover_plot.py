@@ -19,6 +19,7 @@ from attnbench.analyse.points import TIME, Group, Measure, points
 
 DIAGONAL = "T = d"
 BY_OPERATIONS = {"flops": "equal operations", "flops_core": "equal operations of mixing alone"}
+Row = tuple[object, ...]
 COLUMNS = ["label", "facet", "x", "x_text", "value", "low", "high"]
 
 
@@ -37,8 +38,8 @@ def over_width(group: Group, baseline: str) -> Lines | None:
     found = [one for one in found if one.label in several]
     if not found:
         return None
-    rows = [(one.label, one.label, one.d_model, str(one.d_model), *_place(one, 1)) for one in found]
-    lines: list[tuple[object, ...]] = [(DIAGONAL, one.label, one.d_model, one.d_model) for one in found]
+    rows: list[Row] = [(one.label, one.label, one.d_model, str(one.d_model), *_place(one, 1)) for one in found]
+    lines: list[Row] = [(DIAGONAL, one.label, one.d_model, one.d_model) for one in found]
     for column, name in BY_OPERATIONS.items():
         lines += [(name, *where) for where in _by_operations(group, baseline, column) if where[0] in several]
     return _lines(rows, lines, found)
@@ -52,8 +53,8 @@ def over_batch(parts: Iterable[Group], baseline: str) -> Lines | None:
     if not found:
         return None
     found.sort(key=lambda pair: pair[1].d_model)
-    rows = [(one.label, f"d = {one.d_model}", B, str(B), *_place(one, one.d_model)) for B, one in found]
-    lines = [(DIAGONAL, f"d = {one.d_model}", B, 1.0) for B, one in found]
+    rows: list[Row] = [(one.label, f"d = {one.d_model}", B, str(B), *_place(one, one.d_model)) for B, one in found]
+    lines: list[Row] = [(DIAGONAL, f"d = {one.d_model}", B, 1.0) for B, one in found]
     return _lines(rows, lines, [one for _, one in found])
 
 
@@ -87,9 +88,7 @@ def _by_operations(group: Group, baseline: str, column: str) -> list[tuple[str, 
     ]
 
 
-def _lines(
-    rows: Sequence[tuple[object, ...]], lines: Sequence[tuple[object, ...]], found: Sequence[Crossover]
-) -> Lines:
+def _lines(rows: list[Row], lines: list[Row], found: Sequence[Crossover]) -> Lines:
     references = DataFrame(lines, columns=["name", "facet", "x", "value"]).drop_duplicates()
     references = references.astype({"x": float, "value": float}).sort_values("x", kind="stable")
     drawn = DataFrame(rows, columns=COLUMNS).astype({"x": float})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import tee
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from pandas import DataFrame
 from attnbench.analyse.compare import verdicts
 from attnbench.analyse.points import ACCURACY, MEMORY, STATE, TIME, Group, Measure, asked, groups, points
 from attnbench.analyse.slices import by_slice, slice_unit
-from attnbench.report import fit_plot, fits, notes, plots, scales, tables, words
+from attnbench.report import crossover_plot, fit_plot, fits, notes, plots, scales, tables, words
 from attnbench.report.looks import Look, looks
 from attnbench.report.roofline import roofline
 
@@ -45,7 +45,12 @@ def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
             if measure is TIME and group.settings.get("phase") == "decode":
                 yield _costs(group, STATE, style)
             yield from _ratios(group, measure, baseline)
-    for group in groups(asked(frame, TIME)):
+    timed = groups(asked(frame, TIME))
+    for group in timed:
+        yield from _crossovers(crossover_plot.over_width(group, baseline), group, baseline, style)
+    for parts in _by_batch(timed):
+        yield from _crossovers(crossover_plot.over_batch(parts, baseline), parts[0], baseline, style, over="B")
+    for group in timed:
         yield from _roofline(group, style)
     for one in fits.fitted(frame):
         yield _fitted(one, AXES[one.measure], style)
@@ -81,6 +86,34 @@ def _ratios(group: Group, measure: Measure, baseline: str) -> Iterator[Picture]:
         "a dot: one of these, where there is no room."
     )
     yield Picture(name, caption, figure)
+
+
+def _crossovers(
+    found: crossover_plot.Lines | None, group: Group, baseline: str, style: Mapping[str, Look], over: str = "d"
+) -> Iterator[Picture]:
+    """Where variants change places with the baseline, over the width or the batch, beside what operations say."""
+    if found is None:
+        return
+    settings = {name: value for name, value in group.settings.items() if over == "d" or name != "B"}
+    title = f"{words.title('time', settings)}: crossover with {baseline}"
+    n = found.n_other
+    note = f"{n} {'place' if n == 1 else 'places'} with no crossover or several not shown" if n else ""
+    axis = scales.CROSSOVER if over == "d" else scales.CROSSOVER_BY_WIDTH
+    lines = found.references
+    figure = plots.curves(found.points, style, axis, x_label=over, title=title, note=note, references=lines)
+    counted = " Equal operations: where both execute as many, by formula." if len(set(lines["name"])) > 1 else ""
+    caption = f"{title}: the T from which both change places, {axis.label} against {over}; bars: its interval.{counted}"
+    differs = tuple(name for name in group.differs if over == "d" or name != "B")
+    yield Picture(words.file_name(f"time_crossover_{over}", settings, differs), caption, figure)
+
+
+def _by_batch(timed: Sequence[Group]) -> list[list[Group]]:
+    """The groups that differ in B alone, together."""
+    parts: dict[str, list[Group]] = {}
+    for group in timed:
+        if group.settings.get("B"):
+            parts.setdefault(repr({**group.settings, "B": None}), []).append(group)
+    return list(parts.values())
 
 
 def _roofline(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:

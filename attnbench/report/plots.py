@@ -36,7 +36,11 @@ from attnbench.report.looks import INK, PALE, PAPER, STYLE, Look
 from attnbench.report.scales import Axis, Colours
 
 WIDTH, LEFT, RIGHT, GAP, BELOW = 10.0, 0.85, 0.2, 0.25, 0.52
-REFERENCES = {"chance": (0, (1, 1.6))}  # every other line of reference is dashed
+REFERENCES: Mapping[str, tuple[int, tuple[float, ...]]] = {  # every other line of reference is dashed
+    "chance": (0, (1, 1.6)),
+    "equal operations": (0, (8, 1.5, 1, 1.5)),
+    "equal operations of mixing alone": (0, (1, 1.6)),
+}
 DASHED = (0, (5, 2))
 SAME_MARK, AMBIGUOUS_MARK = "≈", "?"
 MARKED = {SAME: f"{SAME_MARK}{{}}", AMBIGUOUS: f"{{}}{AMBIGUOUS_MARK}"}

@@ -36,6 +36,8 @@ TIME = Axis("time", lambda value: words.short(value, words.TIME_UNITS))
 MEMORY = Axis("peak memory", lambda value: words.short(value, words.BYTE_UNITS), base=2)
 STATE = replace(MEMORY, label="bytes of state")
 RATE = Axis("FLOP/s", lambda value: words.short(value, words.COUNT_UNITS))
+CROSSOVER = Axis("T of the crossover", words.whole, base=2)
+CROSSOVER_BY_WIDTH = Axis("T of the crossover / d", lambda value: f"{value:g}", base=2)
 ACCURACY = Axis("accuracy", lambda value: f"{value:g}", kind="share")
 
 
