@@ -93,6 +93,12 @@ def test_a_reason_is_told_of_a_miss_alone():
     assert rules.near("x", 1.0, 1.0, share=0.1, reason="because").reason == ""
 
 
+def test_numbers_read_as_people_write_them():
+    assert rules.near("x", 2.0e7, 2.1e7, share=0.1)[1:3] == ("20.0 M ± 10 %", "21.0 M")
+    assert rules.below("x", 1e-6, 7.51e-8).measured == "7.51e-08"
+    assert rules.within("x", 4.352, 4.38, off=0.05)[1:3] == ("4.352 ± 0.05", "4.38")
+
+
 def test_what_was_not_run_is_no_pass():
     assert rules.verdict(rules.not_run("x", "solved")) == "not run"
     assert [rules.verdict(finding) for finding in (PASS, MISS)] == ["pass", "differs"]
@@ -143,6 +149,14 @@ def test_the_page_escapes_what_it_tells_and_embeds_its_pictures(tmp_path):
     assert [name.name for name in tmp_path.iterdir()] == ["theory.html"]
     whole = page.write(results, tmp_path, quick=False, environment={}).read_text()
     assert "quick look" not in whole
+
+
+def test_many_numbers_that_pass_are_folded_and_those_that_differ_are_not(tmp_path):
+    few = page.write([told(PASS, MISS)], tmp_path, quick=True, environment={}).read_text()
+    many = page.write([told(*[PASS] * 30, MISS)], tmp_path, quick=True, environment={}).read_text()
+    assert "<details>" not in few
+    assert "30 numbers more that pass" in many
+    assert many.index("slope") < many.index("<details>") < many.index("rows &amp; columns")
 
 
 # Pictures

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+import pandas as pd
 import torch
 from pandas import DataFrame
 
@@ -26,10 +28,7 @@ BY_OPERATIONS: dict[str, float | None] = {
 }  # crossover in d, whole layer, all pairs
 N_HEADS, FACTOR = 4, 1.3
 TIMING = TimingSettings(warmup_s=0.05, max_s=0.3, precision=0.02)
-GEMV = (
-    "time is not operations: at B = 1 a step of a recurrence is a product of a matrix and a vector, which memory and "
-    "the cost of a call limit; and attention takes exponentials too"
-)
+GEMV = "time is not operations: at B = 1 a step of a recurrence multiplies a matrix by a vector, which memory limits"
 GEMM = "time is not operations: at a larger batch a step is a product of matrices, but a thin one"
 MORE_TERMS = "a time is more than its leading term (softmax, caches, calls), or the machine was not idle"
 
@@ -44,7 +43,11 @@ class Grid:
 
 
 QUICK = (Grid((128, 256, 512, 1024, 2048), (64, 256)),)
-WHOLE = (Grid((128, 256, 512, 1024, 2048, 4096), (64, 256, 512)), Grid((64, 128, 256, 512, 1024), (256,), B=16))
+WHOLE = (
+    Grid((128, 256, 512, 1024, 2048, 4096), (64, 256, 512)),
+    Grid((64, 128, 256, 512, 1024, 2048), (256,), B=4),
+    Grid((64, 128, 256, 512, 1024), (256,), B=16),
+)
 
 
 def fastest_s(call: Callable[[], object]) -> float:
@@ -90,23 +93,24 @@ def crossing(lengths: Sequence[float], ratios: Sequence[float]) -> float | None:
     return math.exp((1 - share) * math.log(lengths[last]) + share * math.log(lengths[last + 1]))
 
 
-def _crossovers(found: DataFrame) -> list[Finding]:
-    """Of the whole layer, against each recurrence, by width and batch."""
-    findings = []
+def met(found: DataFrame) -> DataFrame:
+    """Where the whole layer of fused attention meets each recurrence: B, d, label and T as `crossing` tells it."""
+    rows = []
     for (B, d), part in found.groupby(["B", "d"]):
         by_name = part.pivot(index="T", columns="label", values="ms")
-        for name, expected in BY_OPERATIONS.items():
-            at = crossing(list(by_name.index), list(by_name["fused"] / by_name[name]))
-            findings.append(
-                crossover(
-                    f"by the clock, B = {B}, d = {d}: fused against {name}",
-                    expected,
-                    at,
-                    int(d),
-                    int(B),
-                    list(by_name.index),
-                )
-            )
+        for name in BY_OPERATIONS:
+            T = crossing(list(by_name.index), list(by_name["fused"] / by_name[name]))
+            rows.append({"B": int(B), "d": int(d), "label": name, "T": T, "lengths": list(by_name.index)})
+    return DataFrame(rows)
+
+
+def _crossovers(crossings: DataFrame) -> list[Finding]:
+    findings = []
+    for one in crossings.to_dict("records"):
+        B, d, name = one["B"], one["d"], one["label"]
+        what = f"by the clock, B = {B}, d = {d}: fused against {name}"
+        at = None if pd.isna(one["T"]) else one["T"]
+        findings.append(crossover(what, BY_OPERATIONS[name], at, d, B, one["lengths"]))
     return findings
 
 
@@ -162,12 +166,22 @@ def _slope(values: Sequence[float], factor: float) -> float:
 
 
 def shown(quick: bool) -> tuple[list[Finding], tuple[Curves, ...]]:
-    """Crossovers and slopes, with pictures of times and rates."""
+    """Crossovers and slopes, with pictures of times, rates, and crossovers by batch."""
     grids = QUICK if quick else WHOLE
     tables = [times(grid) for grid in grids]
-    findings = [finding for found in tables for finding in _crossovers(found)] + _slopes(tables[0])
+    crossings = pd.concat([met(found) for found in tables])
     pictures = [picture for found in tables for picture in _pictures(found)]
-    return findings, tuple(pictures)
+    if len(grids) > 1:
+        pictures.append(_by_batch(crossings[crossings["d"] == grids[-1].widths[0]]))
+    return [*_crossovers(crossings), *_slopes(tables[0])], tuple(pictures)
+
+
+def _by_batch(crossings: DataFrame) -> Curves:
+    """Crossovers in units of d against B; those that were not met are left out."""
+    frame = crossings[np.isfinite(crossings["T"].astype(float))]
+    frame = frame.assign(**{"T / d": frame["T"].astype(float) / frame["d"]})
+    title = f"Crossover of fused attention and recurrences by the clock, d = {crossings['d'].iloc[0]}"
+    return Curves("batch", title, frame, "B", "T / d", x_log=True, y_log=True)
 
 
 def _pictures(found: DataFrame) -> list[Curves]:
