@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from attnbench.execute.local import FreshProcesses
 
 STATEMENTS: Mapping[str, str] = {  # key -> module, imported in the fresh process alone
+    "C1": "attnbench.theory.crossovers",
+    "C2": "attnbench.theory.memory",
     "C3": "attnbench.theory.saturation",
     "C4": "attnbench.theory.equivariance",
     "C5": "attnbench.theory.paths",
@@ -21,6 +23,7 @@ STATEMENTS: Mapping[str, str] = {  # key -> module, imported in the fresh proces
     "C7": "attnbench.theory.capacity",
     "C8": "attnbench.theory.specialisation",
     "C9": "attnbench.theory.locality",
+    "C10": "attnbench.theory.identities",
 }
 LIMIT_S = {True: 120.0, False: 1200.0}  # of one statement, by whether to be quick
 
