@@ -78,7 +78,7 @@ def whole_run(tmp_path_factory):
 
 def test_the_page_stands_alone(whole_run):
     page = read(whole_run / PAGE)
-    assert len(page.addresses) == 9
+    assert len(page.addresses) == 10
     assert all(address.startswith("data:image/svg+xml;base64,") for address in page.addresses)
     assert not {"script", "link", "iframe"} & set(page.tags)
     assert "@import" not in (whole_run / PAGE).read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def test_the_page_stands_alone(whole_run):
 
 def test_every_picture_and_table_is_a_file_too(whole_run):
     plots = {path.name for path in (whole_run / "plots").iterdir()}
-    stems = {"time", "time_ratio", "fits_time", "memory", "memory_ratio", "fits_memory"}
+    stems = {"time", "time_ratio", "time_crossover_d", "fits_time", "memory", "memory_ratio", "fits_memory"}
     stems |= {"accuracy", "accuracy_plane", "accuracy_gap"}
     assert plots == {f"{stem}.{kind}" for stem in stems for kind in ("svg", "png")}
     tables = {path.stem for path in (whole_run / "tables").iterdir()}

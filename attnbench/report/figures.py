@@ -96,8 +96,8 @@ def _crossovers(
         return
     settings = {name: value for name, value in group.settings.items() if over == "d" or name != "B"}
     title = f"{words.title('time', settings)}: crossover with {baseline}"
-    n = found.n_other
-    note = f"{n} {'place' if n == 1 else 'places'} with no crossover or several not shown" if n else ""
+    places = f"{len(found.points)} place{'' if len(found.points) == 1 else 's'}"
+    note = f"{found.n_other} of {places} with no crossover, or with several, not shown"
     axis = scales.CROSSOVER if over == "d" else scales.CROSSOVER_BY_WIDTH
     lines = found.references
     figure = plots.curves(found.points, style, axis, x_label=over, title=title, note=note, references=lines)
