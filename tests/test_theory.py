@@ -205,6 +205,31 @@ def test_a_wrong_name_is_refused_before_anything_runs(tmp_path):
     assert not (tmp_path / "made").exists()
 
 
+def test_a_file_is_no_folder_for_the_page(tmp_path):
+    (tmp_path / "made").write_text("")
+    done = attnbench("C4", "--quick", "--out", "made", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "error: --out made: expected a folder, got a file\n")
+
+
+def test_help_names_every_statement(tmp_path):
+    told = " ".join(attnbench("--help", cwd=tmp_path).stdout.split())
+    assert [key for key in STATEMENTS if f"{key} {statements.name_of(key)}" not in told] == []
+
+
+def test_what_was_shown_before_an_interruption_is_in_the_page(monkeypatch, tmp_path):
+    from attnbench.theory import command
+
+    def show_apart(processes, key, *, quick):
+        if key == "C4":
+            raise KeyboardInterrupt
+        return told(PASS)
+
+    monkeypatch.setattr(statements, "show_apart", show_apart)
+    with pytest.raises(KeyboardInterrupt):
+        command.theory(["C3", "C4"], quick=True, out=tmp_path)
+    assert "rows &amp; columns" in (tmp_path / "theory.html").read_text()
+
+
 def test_a_statement_that_crashes_is_told_and_harms_no_other(monkeypatch):
     from attnbench.execute.local import FreshProcesses
 

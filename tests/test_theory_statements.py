@@ -179,11 +179,13 @@ def test_layers_to_join_are_those_of_a_window(T, window):
     at = torch.arange(T)
     back = at[:, None] - at
     one = (back >= 0) & (back < window)
-    assert probing.n_layers_to_join(one, back >= 0) == max(1, math.ceil((T - 1) / (window - 1)))
+    assert probing.n_layers_to_join([one] * T, back >= 0) == max(1, math.ceil((T - 1) / (window - 1)))
 
 
 def test_what_is_never_joined_has_no_number_of_layers():
-    assert probing.n_layers_to_join(torch.eye(4, dtype=torch.bool), torch.ones(4, 4, dtype=torch.bool)) is None
+    alone, all_pairs = torch.eye(4, dtype=torch.bool), torch.ones(4, 4, dtype=torch.bool)
+    assert probing.n_layers_to_join([alone] * 9, all_pairs) is None
+    assert probing.n_layers_to_join([alone, all_pairs], all_pairs) == 2
 
 
 def test_paths_are_as_theory_has_them():

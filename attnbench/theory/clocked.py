@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,7 @@ BY_OPERATIONS: dict[str, float | None] = {
     "gru": 1.0,
     "rnn": None,
 }  # crossover in d, whole layer, all pairs
-N_HEADS, FACTOR = 4, 1.3
+N_HEADS, FACTOR, N_ROUNDS = 4, 1.3, 2
 TIMING = TimingSettings(warmup_s=0.05, max_s=0.3, precision=0.02)
 GEMV = "time is not operations: at B = 1 a step of a recurrence multiplies a matrix by a vector, which memory limits"
 GEMM = "time is not operations: at a larger batch a step is a product of matrices, but a thin one"
@@ -62,19 +63,28 @@ def layer(name: str, T: int, d_model: int) -> Mixer:
 
 
 def times(grid: Grid) -> DataFrame:
-    """Forward time of one layer: name, d, T, B, ms, and executed operations per second in 1e9."""
+    """Forward time of one layer: label, d, T, B, ms, and executed operations per second in 1e9.
+
+    Taken in rounds over the whole grid, so that what disturbs one round is in no number.
+    """
+    sizes = list(product(grid.widths, grid.lengths, NAMES))
+    rounds = [[_layer_s(name, grid.B, T, d) for d, T, name in sizes] for _ in range(N_ROUNDS)]
     rows = []
-    for d in grid.widths:
-        for T in grid.lengths:
-            x = torch.randn(grid.B, T, d)
-            for name in NAMES:
-                mixer = layer(name, T, d)
-                time_s, flops = fastest_s(partial(mixer, x)), mixer.flops(T, T)
-                n = 0.0 if flops is None else grid.B * (flops.executed + flops.projection)
-                rows.append(
-                    {"label": name, "d": d, "T": T, "B": grid.B, "ms": 1e3 * time_s, "GFLOP/s": n / time_s / 1e9}
-                )
+    for (d, T, name), *taken_s in zip(sizes, *rounds, strict=True):
+        n = grid.B * operations(layer(name, T, d), T)
+        time_s = min(taken_s)
+        rows.append({"label": name, "d": d, "T": T, "B": grid.B, "ms": 1e3 * time_s, "GFLOP/s": n / time_s / 1e9})
     return DataFrame(rows)
+
+
+def _layer_s(name: str, B: int, T: int, d_model: int) -> float:
+    return fastest_s(partial(layer(name, T, d_model), torch.randn(B, T, d_model)))
+
+
+def operations(mixer: Mixer, T: int) -> float:
+    """What a layer really multiplies for one sequence, by its formula; 0 without one."""
+    flops = mixer.flops(T, T)
+    return 0.0 if flops is None else flops.executed + flops.projection
 
 
 def crossing(lengths: Sequence[float], ratios: Sequence[float]) -> float | None:
@@ -131,7 +141,8 @@ def crossover(what: str, expected: float | None, at: float | None, d: int, B: in
 def _slopes(found: DataFrame) -> list[Finding]:
     """How times grow: with T for attention's core and for a recurrence, with d for a recurrence."""
     T = sorted(found["T"].unique())[-1]
-    core = _slope([core_s(t, 64) for t in (1024, T)], T / 1024)
+    rounds = [[core_s(t, 64) for t in (1024, T)] for _ in range(N_ROUNDS)]
+    core = _slope([min(taken) for taken in zip(*rounds, strict=True)], T / 1024)
     rnn = found[(found["label"] == "rnn") & (found["B"] == 1) & (found["d"] == 64)].set_index("T")["ms"]
     findings = [
         within(
