@@ -21,7 +21,7 @@ def theory(
         list[str] | None,
         typer.Argument(metavar="[NAME]...", help='Statements, by key or name: "C3" or "saturation"; default all.'),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Train nothing, time little: 3 minutes, not 20.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Train little, time little: 3 minutes, not 20.")] = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the page, theory.html.")] = Path(
         "results/theory"
     ),
