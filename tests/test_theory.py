@@ -93,6 +93,12 @@ def test_a_reason_is_told_of_a_miss_alone():
     assert rules.near("x", 1.0, 1.0, share=0.1, reason="because").reason == ""
 
 
+def test_numbers_read_as_people_write_them():
+    assert rules.near("x", 2.0e7, 2.1e7, share=0.1)[1:3] == ("20.0 M ± 10 %", "21.0 M")
+    assert rules.below("x", 1e-6, 7.51e-8).measured == "7.51e-08"
+    assert rules.within("x", 4.352, 4.38, off=0.05)[1:3] == ("4.352 ± 0.05", "4.38")
+
+
 def test_what_was_not_run_is_no_pass():
     assert rules.verdict(rules.not_run("x", "solved")) == "not run"
     assert [rules.verdict(finding) for finding in (PASS, MISS)] == ["pass", "differs"]
@@ -145,6 +151,14 @@ def test_the_page_escapes_what_it_tells_and_embeds_its_pictures(tmp_path):
     assert "quick look" not in whole
 
 
+def test_many_numbers_that_pass_are_folded_and_those_that_differ_are_not(tmp_path):
+    few = page.write([told(PASS, MISS)], tmp_path, quick=True, environment={}).read_text()
+    many = page.write([told(*[PASS] * 30, MISS)], tmp_path, quick=True, environment={}).read_text()
+    assert "<details>" not in few
+    assert "30 numbers more that pass" in many
+    assert many.index("slope") < many.index("<details>") < many.index("rows &amp; columns")
+
+
 # Pictures
 
 
@@ -189,6 +203,31 @@ def test_a_wrong_name_is_refused_before_anything_runs(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == 'error: unknown statement "saturaton"; did you mean "saturation"?\n'
     assert not (tmp_path / "made").exists()
+
+
+def test_a_file_is_no_folder_for_the_page(tmp_path):
+    (tmp_path / "made").write_text("")
+    done = attnbench("C4", "--quick", "--out", "made", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "error: --out made: expected a folder, got a file\n")
+
+
+def test_help_names_every_statement(tmp_path):
+    told = " ".join(attnbench("--help", cwd=tmp_path).stdout.split())
+    assert [key for key in STATEMENTS if f"{key} {statements.name_of(key)}" not in told] == []
+
+
+def test_what_was_shown_before_an_interruption_is_in_the_page(monkeypatch, tmp_path):
+    from attnbench.theory import command
+
+    def show_apart(processes, key, *, quick):
+        if key == "C4":
+            raise KeyboardInterrupt
+        return told(PASS)
+
+    monkeypatch.setattr(statements, "show_apart", show_apart)
+    with pytest.raises(KeyboardInterrupt):
+        command.theory(["C3", "C4"], quick=True, out=tmp_path)
+    assert "rows &amp; columns" in (tmp_path / "theory.html").read_text()
 
 
 def test_a_statement_that_crashes_is_told_and_harms_no_other(monkeypatch):

@@ -79,6 +79,25 @@ def test_every_layer_is_timed_at_every_size(monkeypatch):
     assert (found[["ms", "GFLOP/s"]] > 0).all(axis=None)
 
 
+def test_crossovers_of_each_width_and_batch_are_told_and_drawn():
+    rows = [
+        {"B": B, "d": 64, "T": T, "label": name, "ms": float(ms)}
+        for B in (1, 4)
+        for T in (128, 512)
+        for name, ms in {"fused": T / 256, "lstm": 1, "gru": 9, "rnn": 0.1}.items()
+    ]
+    crossings = clocked.met(pd.DataFrame(rows))
+    assert list(crossings["T"].fillna(0)) == pytest.approx([256, math.inf, 0] * 2)
+    told = clocked._crossovers(crossings)
+    assert [finding.measured for finding in told[:3]] == [
+        "T = 256 (4 d)",
+        "beyond T = 512",
+        "none: slower from T = 128 on",
+    ]
+    picture = clocked._by_batch(crossings)
+    assert list(picture.frame["T / d"]) == pytest.approx([4, 4])
+
+
 # C2
 
 
@@ -160,11 +179,13 @@ def test_layers_to_join_are_those_of_a_window(T, window):
     at = torch.arange(T)
     back = at[:, None] - at
     one = (back >= 0) & (back < window)
-    assert probing.n_layers_to_join(one, back >= 0) == max(1, math.ceil((T - 1) / (window - 1)))
+    assert probing.n_layers_to_join([one] * T, back >= 0) == max(1, math.ceil((T - 1) / (window - 1)))
 
 
 def test_what_is_never_joined_has_no_number_of_layers():
-    assert probing.n_layers_to_join(torch.eye(4, dtype=torch.bool), torch.ones(4, 4, dtype=torch.bool)) is None
+    alone, all_pairs = torch.eye(4, dtype=torch.bool), torch.ones(4, 4, dtype=torch.bool)
+    assert probing.n_layers_to_join([alone] * 9, all_pairs) is None
+    assert probing.n_layers_to_join([alone, all_pairs], all_pairs) == 2
 
 
 def test_paths_are_as_theory_has_them():

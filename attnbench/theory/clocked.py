@@ -6,7 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
+import numpy as np
+import pandas as pd
 import torch
 from pandas import DataFrame
 
@@ -24,12 +27,9 @@ BY_OPERATIONS: dict[str, float | None] = {
     "gru": 1.0,
     "rnn": None,
 }  # crossover in d, whole layer, all pairs
-N_HEADS, FACTOR = 4, 1.3
+N_HEADS, FACTOR, N_ROUNDS = 4, 1.3, 2
 TIMING = TimingSettings(warmup_s=0.05, max_s=0.3, precision=0.02)
-GEMV = (
-    "time is not operations: at B = 1 a step of a recurrence is a product of a matrix and a vector, which memory and "
-    "the cost of a call limit; and attention takes exponentials too"
-)
+GEMV = "time is not operations: at B = 1 a step of a recurrence multiplies a matrix by a vector, which memory limits"
 GEMM = "time is not operations: at a larger batch a step is a product of matrices, but a thin one"
 MORE_TERMS = "a time is more than its leading term (softmax, caches, calls), or the machine was not idle"
 
@@ -44,7 +44,11 @@ class Grid:
 
 
 QUICK = (Grid((128, 256, 512, 1024, 2048), (64, 256)),)
-WHOLE = (Grid((128, 256, 512, 1024, 2048, 4096), (64, 256, 512)), Grid((64, 128, 256, 512, 1024), (256,), B=16))
+WHOLE = (
+    Grid((128, 256, 512, 1024, 2048, 4096), (64, 256, 512)),
+    Grid((64, 128, 256, 512, 1024, 2048), (256,), B=4),
+    Grid((64, 128, 256, 512, 1024), (256,), B=16),
+)
 
 
 def fastest_s(call: Callable[[], object]) -> float:
@@ -59,19 +63,28 @@ def layer(name: str, T: int, d_model: int) -> Mixer:
 
 
 def times(grid: Grid) -> DataFrame:
-    """Forward time of one layer: name, d, T, B, ms, and executed operations per second in 1e9."""
+    """Forward time of one layer: label, d, T, B, ms, and executed operations per second in 1e9.
+
+    Taken in rounds over the whole grid, so that what disturbs one round is in no number.
+    """
+    sizes = list(product(grid.widths, grid.lengths, NAMES))
+    rounds = [[_layer_s(name, grid.B, T, d) for d, T, name in sizes] for _ in range(N_ROUNDS)]
     rows = []
-    for d in grid.widths:
-        for T in grid.lengths:
-            x = torch.randn(grid.B, T, d)
-            for name in NAMES:
-                mixer = layer(name, T, d)
-                time_s, flops = fastest_s(partial(mixer, x)), mixer.flops(T, T)
-                n = 0.0 if flops is None else grid.B * (flops.executed + flops.projection)
-                rows.append(
-                    {"label": name, "d": d, "T": T, "B": grid.B, "ms": 1e3 * time_s, "GFLOP/s": n / time_s / 1e9}
-                )
+    for (d, T, name), *taken_s in zip(sizes, *rounds, strict=True):
+        n = grid.B * operations(layer(name, T, d), T)
+        time_s = min(taken_s)
+        rows.append({"label": name, "d": d, "T": T, "B": grid.B, "ms": 1e3 * time_s, "GFLOP/s": n / time_s / 1e9})
     return DataFrame(rows)
+
+
+def _layer_s(name: str, B: int, T: int, d_model: int) -> float:
+    return fastest_s(partial(layer(name, T, d_model), torch.randn(B, T, d_model)))
+
+
+def operations(mixer: Mixer, T: int) -> float:
+    """What a layer really multiplies for one sequence, by its formula; 0 without one."""
+    flops = mixer.flops(T, T)
+    return 0.0 if flops is None else flops.executed + flops.projection
 
 
 def crossing(lengths: Sequence[float], ratios: Sequence[float]) -> float | None:
@@ -90,23 +103,24 @@ def crossing(lengths: Sequence[float], ratios: Sequence[float]) -> float | None:
     return math.exp((1 - share) * math.log(lengths[last]) + share * math.log(lengths[last + 1]))
 
 
-def _crossovers(found: DataFrame) -> list[Finding]:
-    """Of the whole layer, against each recurrence, by width and batch."""
-    findings = []
+def met(found: DataFrame) -> DataFrame:
+    """Where the whole layer of fused attention meets each recurrence: B, d, label and T as `crossing` tells it."""
+    rows = []
     for (B, d), part in found.groupby(["B", "d"]):
         by_name = part.pivot(index="T", columns="label", values="ms")
-        for name, expected in BY_OPERATIONS.items():
-            at = crossing(list(by_name.index), list(by_name["fused"] / by_name[name]))
-            findings.append(
-                crossover(
-                    f"by the clock, B = {B}, d = {d}: fused against {name}",
-                    expected,
-                    at,
-                    int(d),
-                    int(B),
-                    list(by_name.index),
-                )
-            )
+        for name in BY_OPERATIONS:
+            T = crossing(list(by_name.index), list(by_name["fused"] / by_name[name]))
+            rows.append({"B": int(B), "d": int(d), "label": name, "T": T, "lengths": list(by_name.index)})
+    return DataFrame(rows)
+
+
+def _crossovers(crossings: DataFrame) -> list[Finding]:
+    findings = []
+    for one in crossings.to_dict("records"):
+        B, d, name = one["B"], one["d"], one["label"]
+        what = f"by the clock, B = {B}, d = {d}: fused against {name}"
+        at = None if pd.isna(one["T"]) else one["T"]
+        findings.append(crossover(what, BY_OPERATIONS[name], at, d, B, one["lengths"]))
     return findings
 
 
@@ -127,7 +141,8 @@ def crossover(what: str, expected: float | None, at: float | None, d: int, B: in
 def _slopes(found: DataFrame) -> list[Finding]:
     """How times grow: with T for attention's core and for a recurrence, with d for a recurrence."""
     T = sorted(found["T"].unique())[-1]
-    core = _slope([core_s(t, 64) for t in (1024, T)], T / 1024)
+    rounds = [[core_s(t, 64) for t in (1024, T)] for _ in range(N_ROUNDS)]
+    core = _slope([min(taken) for taken in zip(*rounds, strict=True)], T / 1024)
     rnn = found[(found["label"] == "rnn") & (found["B"] == 1) & (found["d"] == 64)].set_index("T")["ms"]
     findings = [
         within(
@@ -162,12 +177,22 @@ def _slope(values: Sequence[float], factor: float) -> float:
 
 
 def shown(quick: bool) -> tuple[list[Finding], tuple[Curves, ...]]:
-    """Crossovers and slopes, with pictures of times and rates."""
+    """Crossovers and slopes, with pictures of times, rates, and crossovers by batch."""
     grids = QUICK if quick else WHOLE
     tables = [times(grid) for grid in grids]
-    findings = [finding for found in tables for finding in _crossovers(found)] + _slopes(tables[0])
+    crossings = pd.concat([met(found) for found in tables])
     pictures = [picture for found in tables for picture in _pictures(found)]
-    return findings, tuple(pictures)
+    if len(grids) > 1:
+        pictures.append(_by_batch(crossings[crossings["d"] == grids[-1].widths[0]]))
+    return [*_crossovers(crossings), *_slopes(tables[0])], tuple(pictures)
+
+
+def _by_batch(crossings: DataFrame) -> Curves:
+    """Crossovers in units of d against B; those that were not met are left out."""
+    frame = crossings[np.isfinite(crossings["T"].astype(float))]
+    frame = frame.assign(**{"T / d": frame["T"].astype(float) / frame["d"]})
+    title = f"Crossover of fused attention and recurrences by the clock, d = {crossings['d'].iloc[0]}"
+    return Curves("batch", title, frame, "B", "T / d", x_log=True, y_log=True)
 
 
 def _pictures(found: DataFrame) -> list[Curves]:

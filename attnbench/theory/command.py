@@ -13,15 +13,18 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from attnbench.commands import Debug
+from attnbench.errors import RequestError
+from attnbench.theory import statements
 from attnbench.wording import printable
+
+KNOWN = ", ".join(f"{key} {statements.name_of(key)}" for key in statements.STATEMENTS)
 
 
 def theory(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME]...", help='Statements, by key or name: "C3" or "saturation"; default all.'),
+        list[str] | None, typer.Argument(metavar="NAME", help=f"By key or name; default all. There are {KNOWN}.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Train little, time little: 3 minutes, not 20.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave long training out: 3 minutes, not 20.")] = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the page, theory.html.")] = Path(
         "results/theory"
     ),
@@ -37,21 +40,26 @@ def theory(
     """
     from attnbench.execute.local import FreshProcesses
     from attnbench.measure.machine import environment
-    from attnbench.theory import page, statements
+    from attnbench.theory import page
 
     keys = statements.chosen(names or [])
+    if out.exists() and not out.is_dir():
+        raise RequestError([f"--out {out}: expected a folder, got a file"])
     out.mkdir(parents=True, exist_ok=True)
     done = []
-    with FreshProcesses(training=not quick) as processes:
-        processes.warm_up()
-        for i, key in enumerate(keys, start=1):
-            with _shown(f"{key} {statements.name_of(key)} ({i} of {len(keys)})"):
-                done.append(statements.show_apart(processes, key, quick=quick))
-            print("\n".join(map(printable, page.lines(done[-1]))), flush=True)
-            if debug and done[-1].detail:
-                print(done[-1].detail, file=sys.stderr)
-    print(f"{sum(result.holds for result in done)} of {len(done)} statements hold in every number")
-    print(f"page: {page.write(done, out, quick=quick, environment=environment())}")
+    try:
+        with FreshProcesses(training=not quick) as processes:
+            processes.warm_up()
+            for i, key in enumerate(keys, start=1):
+                with _shown(f"{key} {statements.name_of(key)} ({i} of {len(keys)})"):
+                    done.append(statements.show_apart(processes, key, quick=quick))
+                print("\n".join(map(printable, page.lines(done[-1]))), flush=True)
+                if debug and done[-1].detail:
+                    print(done[-1].detail, file=sys.stderr)
+        print(f"{sum(result.holds for result in done)} of {len(done)} statements hold in every number")
+    finally:  # what was shown before an interruption is kept
+        if done:
+            print(f"page: {page.write(done, out, quick=quick, environment=environment())}")
     raise typer.Exit(0 if all(result.as_asked for result in done) else 1)
 
 

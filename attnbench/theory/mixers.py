@@ -41,8 +41,9 @@ def build(
     d_model: int = 64,
     n_heads: int = 4,
     dtype: torch.dtype = torch.float64,
+    layer: int = 0,
     **options: Any,
 ) -> Mixer:
     """A mixer for T positions, with weights drawn from one seed."""
     torch.manual_seed(0)
-    return cls(Spec(d_model, n_heads, T, role), **options).to(dtype).eval()
+    return cls(Spec(d_model, n_heads, T, role, layer), **options).to(dtype).eval()

@@ -16,6 +16,7 @@ from attnbench.theory.statement import Curves, Maps
 from attnbench.theory.statements import Result, name_of
 
 PAGE = "theory.html"
+LONG = 24  # where there are more numbers, those that pass are folded
 FOLDERS = (Path(__file__).parent, Path(html.__file__).parent)  # of the template, and of the looks that it shares
 
 
@@ -56,7 +57,8 @@ def write(results: Sequence[Result], folder: Path, *, quick: bool, environment: 
 
 def _shown(result: Result) -> dict[str, Any]:
     """What the template takes of one statement."""
-    told = result.told
+    told, found = result.told, [(verdict(finding), finding) for finding in result.findings]
+    folds = len(found) > LONG
     return {
         "key": result.key,
         "name": name_of(result.key),
@@ -66,7 +68,8 @@ def _shown(result: Result) -> dict[str, Any]:
         "summary": summary(result),
         "whole": result.holds,
         "seconds": f"{result.seconds:.1f}",
-        "findings": [(verdict(finding), finding) for finding in result.findings],
+        "told": [one for one in found if not (folds and one[0] == "pass")],
+        "passed": [one for one in found if folds and one[0] == "pass"],
         "images": list(_images(result.key, told.shown.pictures)) if told else [],
     }
 

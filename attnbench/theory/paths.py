@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from attnbench.theory.statement import Curves, Finding, Maps, Shown, Statement
 from attnbench.train import train
 from attnbench.transformer import LanguageModel
 
-T, D_MODEL, N_HEADS, WINDOW = 32, 16, 2, 4
+T, D_MODEL, N_HEADS, WINDOW, KERNEL = 32, 16, 2, 4, 3
 SIZES: dict[str, Any] = {"d_model": D_MODEL, "n_heads": N_HEADS}
 LAYERS = {"full": 1, "fused": 1, "linear": 1, "mean": 1, "lstm": 1, "gru": 1, "rnn": 1, "strided": 2}
 RECURRENT, CACHED = ("lstm", "gru", "rnn", "linear", "mean"), ("full", "fused", "strided")  # how they decode
@@ -38,9 +39,14 @@ def _layers(maps: dict[str, Tensor]) -> list[Finding]:
     what = f"layers that join every position to all before it, T = {T}:"
     options = {"window": f" of {WINDOW}: ceil((T - 1) / (w - 1))"}
     found = [
-        exactly(f"{what} {name}{options.get(name, '')}", n, n_layers_to_join(maps[name], past))
+        exactly(f"{what} {name}{options.get(name, '')}", n, n_layers_to_join(repeat(maps[name], T), past))
         for name, n in wanted.items()
     ]
+    if "tcn" in maps:
+        layers = (probed(named("tcn"), T, kernel=KERNEL, layer=i) for i in range(T))
+        n = math.ceil(math.log2(1 + (T - 1) / (2 * (KERNEL - 1))))
+        what_tcn = f"{what} tcn, kernel {KERNEL}: log2(1 + (T - 1) / (2 (k - 1))), rounded up"
+        found.append(exactly(what_tcn, n, n_layers_to_join(layers, past)))
     future = [name for name, one in maps.items() if bool((one & ~past).any())]
     return [*found, exactly(f"variants, of {len(maps)}, that see the future", "none", ", ".join(future) or "none")]
 
@@ -106,7 +112,7 @@ def _accuracies(cls: type[Mixer], settings: TrainSettings, T: int = 128, **optio
 def show(quick: bool) -> Shown:
     """What each causal layer joins, how often a state is rewritten, and how far a stack of windows reaches."""
     classes = installed(T, "causal", **SIZES)
-    options = {"window": {"window": WINDOW}, "strided": {"stride": WINDOW}}
+    options = {"window": {"window": WINDOW}, "strided": {"stride": WINDOW}, "tcn": {"kernel": KERNEL}}
     maps = {name: probed(cls, T, **options.get(name, {})) for name, cls in classes.items()}
     cut = REACH_LAYERS * (REACH_WINDOW - 1)
     far = reach(named("window"), REACH_LAYERS, REACH_T, window=REACH_WINDOW)

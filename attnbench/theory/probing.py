@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -24,16 +24,16 @@ def seen(layer: Callable[[Tensor], Tensor], T: int, d_model: int) -> Tensor:
     return (layer(still) != layer(shoved)).any(-1).T
 
 
-def n_layers_to_join(one: Tensor, wanted: Tensor) -> int | None:
-    """Layers of a stack after which every wanted pair (T, T) is joined, `one` being what a single layer joins.
+def n_layers_to_join(layers: Iterable[Tensor], wanted: Tensor) -> int | None:
+    """How many of these layers, one on the other, join every wanted pair (T, T); each as `seen` tells it.
 
-    None when no number of them is enough.
+    None when all together do not.
     """
-    joined = one.clone()
-    for n in range(1, len(one) + 1):
+    joined = torch.eye(len(wanted), dtype=torch.bool)
+    for n, one in enumerate(layers, start=1):
+        joined = (one.double() @ joined.double()) > 0
         if bool((joined | ~wanted).all()):
             return n
-        joined = (joined.double() @ one.double()) > 0
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attnbench.report import words
 from attnbench.theory.statement import Finding
 
 NOT_RUN = "not run (--quick)"  # as what was measured: neither a pass nor a miss
@@ -10,7 +11,7 @@ NOT_RUN = "not run (--quick)"  # as what was measured: neither a pass nor a miss
 def near(what: str, expected: float, measured: float, *, share: float, reason: str = "") -> Finding:
     """Passes within a share of what is expected, above and below."""
     ok = abs(measured - expected) <= share * abs(expected)
-    return _finding(what, f"{expected:.4g} ± {100 * share:g} %", measured, ok, reason)
+    return _finding(what, f"{_number(expected, 4)} ± {100 * share:g} %", measured, ok, reason)
 
 
 def within(what: str, expected: float, measured: float, *, off: float, reason: str = "") -> Finding:
@@ -47,4 +48,9 @@ def verdict(finding: Finding) -> str:
 
 
 def _finding(what: str, expected: str, measured: float, ok: bool, reason: str) -> Finding:
-    return Finding(what, expected, f"{measured:.3g}", bool(ok), "" if ok else reason)
+    return Finding(what, expected, _number(measured, 3), bool(ok), "" if ok else reason)
+
+
+def _number(value: float, digits: int) -> str:
+    """As people write it: 0.00012, 4.35, 20.9 M."""
+    return words.scaled(value, words.COUNT_UNITS) if abs(value) >= 1e4 else f"{value:.{digits}g}"

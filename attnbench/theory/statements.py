@@ -8,10 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from attnbench.errors import RequestError, did_you_mean
-from attnbench.theory.statement import Finding, Shown
 
 if TYPE_CHECKING:
     from attnbench.execute.local import FreshProcesses
+    from attnbench.theory.statement import Finding, Shown
 
 STATEMENTS: Mapping[str, str] = {  # key -> module, imported in the fresh process alone
     "C1": "attnbench.theory.crossovers",
