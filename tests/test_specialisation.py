@@ -75,10 +75,14 @@ def test_a_head_is_gone_inside_and_back_behind(model):
     assert torch.equal(mixer(x), before)
 
 
-def test_drops_are_told_for_every_head(model):
-    accuracy, lost = specialisation.drops(model, TASK, batch(20))
-    assert set(lost) == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    assert all(-1 <= accuracy - drop <= 1 for drop in lost.values())
+def test_without_all_of_a_layers_heads_the_layer_adds_nothing_and_all_come_back(model):
+    drawn = batch(20)
+    torch.nn.init.normal_(model.stack.layers[0].mixer.W_o.weight, std=9.0)
+    loud = specialisation.accuracy(model, TASK, drawn)
+    lacking = specialisation.accuracy(model, TASK, drawn, *specialisation.heads(model, 0))
+    assert specialisation.accuracy(model, TASK, drawn) == loud
+    torch.nn.init.zeros_(model.stack.layers[0].mixer.W_o.weight)
+    assert specialisation.accuracy(model, TASK, drawn) == lacking
 
 
 def test_before_training_no_head_has_a_part():
@@ -89,6 +93,8 @@ def test_a_model_whose_parts_are_known_is_judged_by_them():
     found = {(0, 0): Part(0.2, 0.1, -0.1), (0, 1): Part(0.9, 0.1, -2.0), (1, 0): Part(0.1, 0.9, -1.0)}
     found[1, 1] = Part(0.1, 0.92, -1.0)
     lost = {(0, 0): 0.1, (0, 1): 0.7, (1, 0): 0.02, (1, 1): 0.3}
-    assert all(finding.ok for finding in specialisation.judged(0.99, found, lost))
+    assert all(finding.ok for finding in specialisation.judged(0.99, found, lost, 0.9))
     lost[0, 1] = 0.1
-    assert [f.what for f in specialisation.judged(0.99, found, lost) if not f.ok] == ["accuracy lost without that head"]
+    assert [f.what for f in specialisation.judged(0.99, found, lost, 0.9) if not f.ok] == [
+        "accuracy lost without that head"
+    ]
