@@ -53,7 +53,7 @@ class Verdict:
 
     claimed: the highest power of the axis among its terms. growth: None where too few sizes have a value. why: what
     keeps it from being decided. noisy: whether a narrower interval would decide it. resolved_from: the size that would,
-    by the additive fit, None where it knows none.
+    by the additive fit where smaller terms hide the claimed one; None where none is known.
     """
 
     cost: Cost
@@ -99,14 +99,16 @@ def judge(cost: Cost, axis: Axis, claimed: float, points: Sequence[Point], troub
     undecided = Verdict(cost, axis, claimed, "not resolvable", found)
     if found.exponent < claimed - BELOW:
         return _hidden(undecided, points)
-    faster = found.exponent > claimed + ABOVE[cost]
-    return replace(undecided, why="it may grow faster" if faster else "the interval is too wide", noisy=cost == "time")
+    noisy, faster = cost == "time", found.exponent > claimed + ABOVE[cost]
+    if faster:  # a size beyond the caches tells a cheat from a cost that has just left them
+        return replace(undecided, why="it may grow faster", noisy=noisy, resolved_from=2 * found.largest)
+    return replace(undecided, why="the interval is too wide", noisy=noisy)
 
 
 def _hidden(verdict: Verdict, points: Sequence[Point]) -> Verdict:
     """A verdict on growth that stays below the claimed power: what hides the term, and up to where."""
     size = resolved_from(points, verdict.claimed, verdict.cost)
-    name = f"{verdict.axis}^{verdict.claimed:g}"
+    name = verdict.axis if verdict.claimed == 1 else f"{verdict.axis}^{verdict.claimed:g}"
     why = f"no term in {name} shows" if size is None else f"smaller terms still hide the one in {name}"
     return replace(verdict, why=why, resolved_from=size)
 

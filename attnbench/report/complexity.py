@@ -62,10 +62,9 @@ def _line(found: Audited, verdict: Verdict) -> str:
         told += f", measured {_measured(verdict)} over {verdict.axis} = {first} to {last} ({_where(found, verdict)})"
     if verdict.why:
         told += f"; {verdict.why}"
-    if verdict.noisy:
-        told += "; more visits, on a machine that does nothing else, would tell"
-    if verdict.resolved_from is not None:
-        told += f"; {verdict.axis} = {words.whole(verdict.resolved_from)} would tell"
+    larger = f"{verdict.axis} = {words.whole(verdict.resolved_from)}" if verdict.resolved_from is not None else ""
+    if would := " or ".join(filter(None, ("more visits on a quieter machine" if verdict.noisy else "", larger))):
+        told += f"; {would} would tell"
     return f"{verdict.cost} in {verdict.axis}: {verdict.status}: {told}"
 
 
