@@ -118,7 +118,8 @@ def _further(found: Audited, extent: Extent, took_s: float) -> Extent:
 
     The same sweep where nothing would, or where what is left of BUDGET_S after took_s does not suffice.
     """
-    left_s, undecided = BUDGET_S - took_s - STAGE_S, [one for one in found.verdicts if one.status == "not resolvable"]
+    left_s = BUDGET_S - took_s - max(STAGE_S, took_s / 3)  # a busy machine is slow at what a stage begins with too
+    undecided = [one for one in found.verdicts if one.status == "not resolvable"]
     wanted: dict[str, Axis] = {
         "T" if one.axis == "T" else f"d_{one.cost}": one.axis for one in undecided if one.resolved_from is not None
     }

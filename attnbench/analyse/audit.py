@@ -110,11 +110,12 @@ def _hidden(verdict: Verdict, points: Sequence[Point]) -> Verdict:
     size = resolved_from(points, verdict.claimed, verdict.cost)
     name = verdict.axis if verdict.claimed == 1 else f"{verdict.axis}^{verdict.claimed:g}"
     why = f"no term in {name} shows" if size is None else f"smaller terms still hide the one in {name}"
-    return replace(verdict, why=why, resolved_from=size)
+    noisy = verdict.cost == "time" and verdict.growth is not None and verdict.growth.high >= verdict.claimed - BELOW
+    return replace(verdict, why=why, noisy=noisy, resolved_from=size)
 
 
 def resolved_from(points: Sequence[Point], claimed: float, cost: Cost) -> float | None:
-    """The size, in doublings of the largest, from which growth would reach the claimed power by an additive fit.
+    """The size, in doublings of the largest, at which growth would reach the claimed power by an additive fit.
 
     The fit has the powers 0, 1, ... up to the claimed one. None where it finds no term of the claimed power.
     """
@@ -122,7 +123,7 @@ def resolved_from(points: Sequence[Point], claimed: float, cost: Cost) -> float 
     parts = {term.powers.T: term.coefficient for term in found.terms if term.coefficient > 0}
     if claimed not in parts or claimed <= 0:
         return None
-    size = max(point.size for point in points)
+    size = 2 * max(point.size for point in points)
     while size <= FARTHEST:
         if _exponent(parts, size / SPAN, size) >= claimed - BELOW:
             return size
