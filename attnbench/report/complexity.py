@@ -142,7 +142,8 @@ def _two(numbers: Sequence[int | None]) -> str:
 def _layers(found: Audited) -> str:
     """How many layers a path takes, and whether what one of them sees must have come through a state of fixed size."""
     layers, state = found.probe.get("layers", []), found.state_bytes
-    if layers and all(n is None for n in layers):
+    tried = any(n is not None for n in found.probe.get("calls", []))
+    if tried and all(n is None for n in layers):
         return "never"
     fixed = state[0] > 0 and state[0] == state[1]
     return _two(layers) + (", through a state" if fixed and set(layers) == {1} else "")
