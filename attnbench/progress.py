@@ -55,6 +55,11 @@ class ShownProgress(Listener):
         self._bar.update(self._task, total=self._visits)
         self._say(f"{n_cells} cells, {self._visits} visits to make, about {self._left}, into {run}")
 
+    def uncounted(self, *, n_cells: int) -> None:
+        """Say that what was measured of other cells is not lost, and not shown."""
+        cells = "1 cell" if n_cells == 1 else f"{n_cells} cells"
+        self._say(f"note: {cells} measured earlier, but not asked for now or by code that has changed since: kept, and not counted")
+
     def settled(self, *, cells: Sequence[Cell], status: str, reason: str, detail: str | None) -> None:
         """Say once what is wrong with all of these cells."""
         self._told.update(cell.id for cell in cells)

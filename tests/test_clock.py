@@ -138,3 +138,18 @@ def test_call_near_the_cost_of_an_empty_one_is_flagged_and_positive():
 def test_clock_that_stands_still_does_not_keep_us_for_ever():
     timing = Machine(0.0).time(TimingSettings(warmup_s=0.01, max_s=0.01))
     assert timing.samples_s
+
+
+def test_the_last_output_is_kept_and_no_call_runs_beside_that_of_an_earlier_sample():
+    kept, alive, counter = [], [], itertools.count()
+
+    def call():
+        alive.append(len(kept))
+        machine.call()
+        return next(counter)
+
+    machine = Machine(2e-4)
+    timing = time_call(call, TimingSettings(warmup_s=1e-3, max_s=1e-2), device=machine, clock=machine.clock, output=kept)
+    assert timing.calls > 1
+    assert kept == [next(counter) - 1]
+    assert set(alive) == {0}

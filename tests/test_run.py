@@ -42,6 +42,9 @@ class Recorder(Listener):
     def started(self, run, n_cells, expected_s):
         self.expected_s = expected_s
 
+    def uncounted(self, n_cells):
+        self.n_uncounted = n_cells
+
     def ended(self, cell, record, n_visits, took_s, expected_s, detail):
         self.seen.append((record["measure"], took_s, expected_s))
         self.n_visits += n_visits
@@ -252,6 +255,16 @@ def test_resume_makes_each_visit_once_and_a_bigger_sweep_only_what_is_new(tmp_pa
     assert {name: after[name] for name in before} == before
     assert len({(r["cell"], r["measure"]) for r in records(run)}) == 12
     assert made.counts == {"ok": 12}
+
+
+def test_a_narrower_sweep_tells_what_it_leaves_out_and_loses_nothing(tmp_path):
+    sweep, run = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = [8, 12, 16]\n'), tmp_path / "run"
+    attnbench.run(sweep, out=run)
+    narrow, listener = write_sweep(tmp_path, '[[grid]]\nvariant = "full"\nT = 8\n', name="narrow.toml"), Recorder()
+    assert attnbench.run(narrow, out=run, resume=True, listener=listener).counts == {"ok": 1}
+    assert (listener.n_uncounted, listener.n_visits) == (2, 0)
+    assert attnbench.run(sweep, out=run, resume=True, listener=Recorder()).counts == {"ok": 3}
+    assert len(records(run)) == 3
 
 
 def test_several_visits_give_one_row_with_all_samples(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from frames import frame, timed
 from hypothesis import given
 from hypothesis import strategies as st
+from pandas import DataFrame
 
 from attnbench.analyse.points import TIME, points
 from attnbench.analyse.scaling import scaling, scalings
@@ -70,3 +71,14 @@ def test_each_label_and_width_has_slopes_of_its_own():
     ]
     found = scalings(points(frame(rows), TIME))
     assert {key: round(one.exponent, 6) for key, one in found.items()} == {("a", 8): 1, ("a", 16): 2, ("b", 8): 3}
+
+
+def test_each_label_and_length_has_slopes_in_d():
+    T, d_model = (64, 128), (32, 64, 128)
+    rows = [("fused", T_, d, 3e-9 * T_ * d**2) for T_ in T for d in d_model]
+    points = DataFrame(rows, columns=["label", "T", "d_model", "value"])
+    found = scalings(points, "d_model")
+    assert list(found) == [("fused", 64), ("fused", 128)]
+    for one in found.values():
+        assert one.sizes == d_model
+        assert one.slopes == pytest.approx([2, 2])

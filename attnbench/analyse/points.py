@@ -37,6 +37,7 @@ class Measure:
 
 TIME = Measure("time", "time_s", "time_low_s", "time_high_s")
 MEMORY = Measure("memory", "peak_bytes", resolution=1.0)
+STATE = Measure("state", "state_bytes", resolution=1.0)  # of decoding
 FLOPS = Measure("operations", "flops", resolution=1.0)  # of cells that are timed, or weighed
 ACCURACY = Measure("accuracy", "accuracy", positive=False, average="mean")
 MEASURES = (TIME, MEMORY, ACCURACY)

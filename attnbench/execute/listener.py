@@ -16,6 +16,9 @@ class Listener:
     def started(self, *, run: Path, n_cells: int, expected_s: Sequence[tuple[Measure, float]]) -> None:
         """Called once, before the first visit; expected_s: the measure and the expected time of each visit."""
 
+    def uncounted(self, *, n_cells: int) -> None:
+        """Called once, where the folder holds records of cells that are not asked for now; they stay, uncounted."""
+
     def ended(
         self, *, cell: Cell, record: Record, n_visits: int, took_s: float, expected_s: float, detail: str | None
     ) -> None:

@@ -140,7 +140,7 @@ class FreshProcesses:
         os.close(handle)
         started_s = time.perf_counter()
         process = self._context.Process(target=_child, args=(theirs, output, job.function, job.arguments))
-        with _hidden_main():
+        with _hidden_main(), _deaf_to_interrupts():
             process.start()
         theirs.close()
         return _Running(job, process, answers, Path(output), started_s)
@@ -266,6 +266,22 @@ def _last_line(text: str) -> str:
 
 
 _MAIN = threading.Lock()  # runs in several threads of one program would take each other's stand-in for the script
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """What starts within does not hear Ctrl-C, which is for this process alone: it hears it when the block ends.
+
+    A forkserver that is interrupted while it still imports would print its traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -136,6 +136,7 @@ class _Work:
         repeats = 0 if math.isfinite(conduct.budget_s) else plan.sweep.timing.repeats  # a budget narrows instead
         self.agenda = Agenda(self._wanted(), records, repeats=repeats, retry=conduct.retry)
         self.quiet_s = min((s for record in self._own(records) for s in sentinels(record)), default=math.inf)
+        self.n_uncounted = len({record["cell"] for record in records} - {cell.id for cell in plan.cells})
         self.refused = {(r["cell"], r["measure"]): r["reason"] for r in records if r["status"] == "unsupported"}
         self.flops = {cell.id: judged.flops for cell, judged in zip(plan.cells, plan.judgements, strict=True)}
 
@@ -144,6 +145,8 @@ class _Work:
         self._skip_refused()
         expected_s = [(measure, self._expected_s(cell, measure)) for cell, measure in self._pending()]
         self.listener.started(run=self.folder.path, n_cells=len(self.plan.cells), expected_s=expected_s)
+        if self.n_uncounted:
+            self.listener.uncounted(n_cells=self.n_uncounted)
         self._refuse_unsupported()
         self._check()
         self._learn_level()

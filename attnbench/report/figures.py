@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import tee
 from typing import NamedTuple
 
@@ -11,14 +12,14 @@ import pandas as pd
 from pandas import DataFrame
 
 from attnbench.analyse.compare import verdicts
-from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, points
+from attnbench.analyse.points import ACCURACY, MEMORY, STATE, TIME, Group, Measure, asked, groups, points
 from attnbench.analyse.slices import by_slice, slice_unit
 from attnbench.report import fit_plot, fits, notes, plots, scales, tables, words
 from attnbench.report.looks import Look, looks
 from attnbench.report.roofline import roofline
 
 APART = " Series stand a little to the left and right of their place, so that none hides another."
-AXES = {TIME: scales.TIME, MEMORY: scales.MEMORY}
+AXES = {TIME: scales.TIME, MEMORY: scales.MEMORY, STATE: scales.STATE}
 
 
 class Picture(NamedTuple):
@@ -38,9 +39,11 @@ def pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
 
 def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
     style = looks(zip(frame["label"], frame["variant"], strict=True))
-    for measure, axis in AXES.items():
+    for measure in (TIME, MEMORY):
         for group in groups(asked(frame, measure)):
-            yield _costs(group, measure, axis, style)
+            yield _costs(group, measure, style)
+            if measure is TIME and group.settings.get("phase") == "decode":
+                yield _costs(group, STATE, style)
             yield from _ratios(group, measure, baseline)
     for group in groups(asked(frame, TIME)):
         yield from _roofline(group, style)
@@ -50,8 +53,10 @@ def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
         yield from _accuracies(group, style)
 
 
-def _costs(group: Group, measure: Measure, axis: scales.Axis, style: Mapping[str, Look]) -> Picture:
-    merged = points(group.frame, measure)
+def _costs(group: Group, measure: Measure, style: Mapping[str, Look]) -> Picture:
+    merged, axis = points(group.frame, measure), AXES[measure]
+    if measure is TIME and group.settings.get("phase") == "decode":
+        axis = replace(axis, label="time per token")
     title = words.title(measure.name, group.settings)
     figure = plots.curves(_over_T(merged), style, axis, x_label="T", title=title, note=_note(group, measure))
     interval = "bars: its interval; " if measure.low else ""

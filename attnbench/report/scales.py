@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +34,7 @@ class Axis:
 
 TIME = Axis("time", lambda value: words.short(value, words.TIME_UNITS))
 MEMORY = Axis("peak memory", lambda value: words.short(value, words.BYTE_UNITS), base=2)
+STATE = replace(MEMORY, label="bytes of state")
 RATE = Axis("FLOP/s", lambda value: words.short(value, words.COUNT_UNITS))
 ACCURACY = Axis("accuracy", lambda value: f"{value:g}", kind="share")
 
