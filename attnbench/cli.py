@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnbench import commands, questions, registry
+from attnbench import audit_command, commands, registry
 from attnbench.commands import AsJson, Debug
 from attnbench.errors import RequestError
 from attnbench.registry import Source, describe_error
@@ -155,7 +155,7 @@ def check(
     raise typer.Exit(0 if all(green) else 1)
 
 
-app.command()(questions.audit)
+app.command()(audit_command.audit)
 app.command()(commands.new)
 app.command()(commands.doctor)
 

@@ -83,7 +83,6 @@ def ask(
 
 
 def seconds(flag: str, text: str | None) -> float | None:
-    """The seconds that an option's text means. Raises RequestError for any other text."""
     """A duration given on the command line, "60s", "5m" or bare seconds. Raises RequestError, which names the flag."""
     from pydantic import TypeAdapter, ValidationError
 

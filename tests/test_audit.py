@@ -11,7 +11,7 @@ from runs import PLUGINS
 from typer.testing import CliRunner
 
 from attnbench import audit as auditing
-from attnbench import cli, questions
+from attnbench import audit_command, cli
 from attnbench.analyse.audit import ABOVE, BELOW, Point, growth, judge, resolved_from
 from attnbench.execute.listener import Listener
 from attnbench.execute.local import FreshProcesses
@@ -234,7 +234,7 @@ def test_table_one_has_a_row_for_each_with_claims_beside_measurements(audited):
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_an_audit_of_all_leaves_table_one_and_the_exit_status_of_the_worst(audited, tmp_path, monkeypatch, keep):
-    monkeypatch.setattr(questions, "_audits", lambda *arguments, **more: audited)
+    monkeypatch.setattr(audit_command, "_audits", lambda *arguments, **more: audited)
     done = CliRunner().invoke(cli.app, ["audit", "--all", *(["--out", str(tmp_path)] if keep else [])])
     assert done.exit_code == 1, done.output
     assert {file.name for file in tmp_path.iterdir()} == (

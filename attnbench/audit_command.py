@@ -1,4 +1,4 @@
-"""Commands that measure something to answer a question. `cli` gives them to the command line."""
+"""The command that audits claims. `cli` gives it to the command line."""
 
 from __future__ import annotations
 
