@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnbench import commands, questions, registry
+from attnbench import audit_command, commands, questions, registry
 from attnbench.commands import AsJson, Debug
 from attnbench.errors import RequestError
 from attnbench.registry import Source, describe_error
@@ -156,7 +156,7 @@ def check(
     raise typer.Exit(0 if all(green) else 1)
 
 
-app.command()(questions.audit)
+app.command()(audit_command.audit)
 app.command()(questions.crossover)
 app.command()(questions.explain)
 app.command()(commands.new)

@@ -1,14 +1,17 @@
 """A claim is judged by how a cost grows at its largest sizes: made-up costs, then the memory and the runs of cheats."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from runs import PLUGINS
+from typer.testing import CliRunner
 
 from attnbench import audit as auditing
+from attnbench import audit_command, cli
 from attnbench.analyse.audit import ABOVE, BELOW, Point, growth, judge, resolved_from
 from attnbench.execute.listener import Listener
 from attnbench.execute.local import FreshProcesses
@@ -107,9 +110,9 @@ def test_a_cheat_whose_cheap_terms_still_show_is_refuted():
 
 
 def test_noise_keeps_a_claim_open_and_a_cheat_unproved():
-    for law in (lambda T: T**2, lambda T: T**3):
+    for law, larger in ((lambda T: T**2, None), (lambda T: T**3, 4096)):
         found = judge("time", "T", 2, points(law, spread=0.7))
-        assert (found.status, found.noisy, found.resolved_from) == ("not resolvable", True, None)
+        assert (found.status, found.noisy, found.resolved_from) == ("not resolvable", True, larger)
 
 
 def test_a_hidden_term_is_told_with_the_size_that_would_show_it():
@@ -227,3 +230,33 @@ def test_table_one_has_a_row_for_each_with_claims_beside_measurements(audited):
     for text in (writers.markdown(table), writers.latex(table)):
         assert "dense" in text
     assert set(table.data["status"]) <= {"confirmed", "refuted", "not resolvable"}
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_an_audit_of_all_leaves_table_one_and_the_exit_status_of_the_worst(audited, tmp_path, monkeypatch, keep):
+    monkeypatch.setattr(audit_command, "_audits", lambda *arguments, **more: audited)
+    done = CliRunner().invoke(cli.app, ["audit", "--all", *(["--out", str(tmp_path)] if keep else [])])
+    assert done.exit_code == 1, done.output
+    assert {file.name for file in tmp_path.iterdir()} == (
+        {f"table1{end}" for end in writers.FORMATS} if keep else set()
+    )
+    assert ("dense" in done.stdout) != keep
+
+
+def test_a_sweep_grows_where_a_claim_is_open_and_time_is_left(audited):
+    found = audited[0]
+    (claim,) = [one for one in found.verdicts if (one.cost, one.axis) == ("memory", "d")]
+    wider = auditing._further(found, SMALL, took_s=10.0)
+    assert (wider.d_memory != SMALL.d_memory) == (claim.resolved_from is not None)
+    assert wider != SMALL
+    assert auditing._further(found, SMALL, took_s=200.0) == SMALL
+
+
+def test_what_claims_nothing_is_given_its_growth_and_no_verdict(audited):
+    silent = replace(audited[0], claimed=replace(audited[0].claimed, claim=None))
+    assert (silent.wrong, silent.verdicts) == (False, [])
+    head, *told = complexity.lines(silent)
+    assert head == "dense_window: makes no claim, so there is no verdict"
+    assert told
+    assert all(": no claim: measured " in line for line in told)
+    assert complexity.table([silent]).rows[1][1] == "–"

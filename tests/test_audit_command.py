@@ -1,4 +1,4 @@
-"""Commands that answer questions, as a person meets them."""
+"""Requests for an audit that cannot be, as a person meets them."""
 
 import subprocess
 import sys

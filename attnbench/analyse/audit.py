@@ -53,7 +53,7 @@ class Verdict:
 
     claimed: the highest power of the axis among its terms. growth: None where too few sizes have a value. why: what
     keeps it from being decided. noisy: whether a narrower interval would decide it. resolved_from: the size that would,
-    by the additive fit, None where it knows none.
+    by the additive fit where smaller terms hide the claimed one; None where none is known.
     """
 
     cost: Cost
@@ -99,20 +99,23 @@ def judge(cost: Cost, axis: Axis, claimed: float, points: Sequence[Point], troub
     undecided = Verdict(cost, axis, claimed, "not resolvable", found)
     if found.exponent < claimed - BELOW:
         return _hidden(undecided, points)
-    faster = found.exponent > claimed + ABOVE[cost]
-    return replace(undecided, why="it may grow faster" if faster else "the interval is too wide", noisy=cost == "time")
+    noisy, faster = cost == "time", found.exponent > claimed + ABOVE[cost]
+    if faster:  # a size beyond the caches tells a cheat from a cost that has just left them
+        return replace(undecided, why="it may grow faster", noisy=noisy, resolved_from=2 * found.largest)
+    return replace(undecided, why="the interval is too wide", noisy=noisy)
 
 
 def _hidden(verdict: Verdict, points: Sequence[Point]) -> Verdict:
     """A verdict on growth that stays below the claimed power: what hides the term, and up to where."""
     size = resolved_from(points, verdict.claimed, verdict.cost)
-    name = f"{verdict.axis}^{verdict.claimed:g}"
+    name = verdict.axis if verdict.claimed == 1 else f"{verdict.axis}^{verdict.claimed:g}"
     why = f"no term in {name} shows" if size is None else f"smaller terms still hide the one in {name}"
-    return replace(verdict, why=why, resolved_from=size)
+    noisy = verdict.cost == "time" and verdict.growth is not None and verdict.growth.high >= verdict.claimed - BELOW
+    return replace(verdict, why=why, noisy=noisy, resolved_from=size)
 
 
 def resolved_from(points: Sequence[Point], claimed: float, cost: Cost) -> float | None:
-    """The size, in doublings of the largest, from which growth would reach the claimed power by an additive fit.
+    """The size, in doublings of the largest, at which growth would reach the claimed power by an additive fit.
 
     The fit has the powers 0, 1, ... up to the claimed one. None where it finds no term of the claimed power.
     """
@@ -120,7 +123,7 @@ def resolved_from(points: Sequence[Point], claimed: float, cost: Cost) -> float 
     parts = {term.powers.T: term.coefficient for term in found.terms if term.coefficient > 0}
     if claimed not in parts or claimed <= 0:
         return None
-    size = max(point.size for point in points)
+    size = 2 * max(point.size for point in points)
     while size <= FARTHEST:
         if _exponent(parts, size / SPAN, size) >= claimed - BELOW:
             return size

@@ -62,10 +62,9 @@ def _line(found: Audited, verdict: Verdict) -> str:
         told += f", measured {_measured(verdict)} over {verdict.axis} = {first} to {last} ({_where(found, verdict)})"
     if verdict.why:
         told += f"; {verdict.why}"
-    if verdict.noisy:
-        told += "; more visits, on a machine that does nothing else, would tell"
-    if verdict.resolved_from is not None:
-        told += f"; {verdict.axis} = {words.whole(verdict.resolved_from)} would tell"
+    larger = f"{verdict.axis} = {words.whole(verdict.resolved_from)}" if verdict.resolved_from is not None else ""
+    if would := " or ".join(filter(None, ("more visits on a quieter machine" if verdict.noisy else "", larger))):
+        told += f"; {would} would tell"
     return f"{verdict.cost} in {verdict.axis}: {verdict.status}: {told}"
 
 
@@ -143,7 +142,8 @@ def _two(numbers: Sequence[int | None]) -> str:
 def _layers(found: Audited) -> str:
     """How many layers a path takes, and whether what one of them sees must have come through a state of fixed size."""
     layers, state = found.probe.get("layers", []), found.state_bytes
-    if layers and all(n is None for n in layers):
+    tried = any(n is not None for n in found.probe.get("calls", []))
+    if tried and all(n is None for n in layers):
         return "never"
     fixed = state[0] > 0 and state[0] == state[1]
     return _two(layers) + (", through a state" if fixed and set(layers) == {1} else "")
