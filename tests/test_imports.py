@@ -122,7 +122,13 @@ def test_imports_of_the_core_point_one_way(name):
     for home, banned in NEVER.items():
         if within(name, (home,)):
             assert {module for module in ours if within(module, tuple(f"attnbench.{part}" for part in banned))} == set()
-    if name not in ("attnbench.cli", "attnbench.__main__", "attnbench.dry_run", "attnbench.audit_command"):
+    if name not in (
+        "attnbench.cli",
+        "attnbench.__main__",
+        "attnbench.dry_run",
+        "attnbench.audit_command",
+        "attnbench.questions",
+    ):
         assert {module for module in ours if within(module, ("attnbench.cli", "attnbench.progress"))} == set()
 
 
