@@ -182,7 +182,7 @@ def shown(quick: bool) -> tuple[list[Finding], tuple[Curves, ...]]:
     grids = QUICK if quick else WHOLE
     tables = [times(grid) for grid in grids]
     crossings = pd.concat([met(found) for found in tables])
-    pictures = [picture for found in tables for picture in _pictures(found)]
+    pictures = _pictures(pd.concat(tables))
     if len(grids) > 1:
         pictures.append(_by_batch(crossings[crossings["d"] == grids[-1].widths[0]]))
     return [*_crossovers(crossings), *_slopes(tables[0])], tuple(pictures)
@@ -197,9 +197,7 @@ def _by_batch(crossings: DataFrame) -> Curves:
 
 
 def _pictures(found: DataFrame) -> list[Curves]:
-    frame, B = found.assign(facet=[f"d = {d}" for d in found["d"]]), int(found["B"].iloc[0])
-    titles = {"ms": "Forward time of a layer", "GFLOP/s": "Executed operations per second"}
-    return [
-        Curves(f"{y}_{B}", f"{title}, B = {B}, one thread", frame, "T", y, x_log=True, y_log=True)
-        for y, title in titles.items()
-    ]
+    """Times and rates, one panel for each batch and width."""
+    frame = found.assign(facet=[f"B = {B}, d = {d}" for B, d in zip(found["B"], found["d"], strict=True)])
+    titles = {"ms": "Forward time of a layer, one thread", "GFLOP/s": "Executed operations per second, one thread"}
+    return [Curves(y, title, frame, "T", y, x_log=True, y_log=True) for y, title in titles.items()]
