@@ -31,7 +31,9 @@ BY_OPERATIONS: dict[str, float | None] = {
 N_HEADS, FACTOR, N_ROUNDS = 4, 1.3, 2
 TIMING = TimingSettings(warmup_s=0.05, max_s=0.3, precision=0.02)
 GEMV = "time is not operations: at B = 1 a step of a recurrence multiplies a matrix by a vector, which memory limits"
-GEMM = "time is not operations: at a larger batch a step is a product of matrices, but a thin one"
+GEMM = (
+    "time is not operations: at a larger batch a step multiplies matrices, and what softmax costs is no operation here"
+)
 MORE_TERMS = "a time is more than its leading term (softmax, caches, calls), or the machine was not idle"
 
 
