@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +31,9 @@ BY_OPERATIONS: dict[str, float | None] = {
 N_HEADS, FACTOR, N_ROUNDS = 4, 1.3, 2
 TIMING = TimingSettings(warmup_s=0.05, max_s=0.3, precision=0.02)
 GEMV = "time is not operations: at B = 1 a step of a recurrence multiplies a matrix by a vector, which memory limits"
-GEMM = "time is not operations: at a larger batch a step is a product of matrices, but a thin one"
+GEMM = (
+    "time is not operations: at a larger batch a step multiplies matrices, and what softmax costs is no operation here"
+)
 MORE_TERMS = "a time is more than its leading term (softmax, caches, calls), or the machine was not idle"
 
 
@@ -52,9 +55,9 @@ WHOLE = (
 
 
 def fastest_s(call: Callable[[], object]) -> float:
-    """Seconds of the fastest sample: what is least disturbed by whatever else runs."""
+    """Seconds of the fastest sample, by the time of this process alone: what others take of the core does not count."""
     with torch.inference_mode():
-        return min(time_call(call, TIMING, device=open_device("cpu")).samples_s)
+        return min(time_call(call, TIMING, device=open_device("cpu"), clock=time.process_time).samples_s)
 
 
 def layer(name: str, T: int, d_model: int) -> Mixer:
@@ -181,7 +184,7 @@ def shown(quick: bool) -> tuple[list[Finding], tuple[Curves, ...]]:
     grids = QUICK if quick else WHOLE
     tables = [times(grid) for grid in grids]
     crossings = pd.concat([met(found) for found in tables])
-    pictures = [picture for found in tables for picture in _pictures(found)]
+    pictures = _pictures(pd.concat(tables))
     if len(grids) > 1:
         pictures.append(_by_batch(crossings[crossings["d"] == grids[-1].widths[0]]))
     return [*_crossovers(crossings), *_slopes(tables[0])], tuple(pictures)
@@ -196,9 +199,7 @@ def _by_batch(crossings: DataFrame) -> Curves:
 
 
 def _pictures(found: DataFrame) -> list[Curves]:
-    frame, B = found.assign(facet=[f"d = {d}" for d in found["d"]]), int(found["B"].iloc[0])
-    titles = {"ms": "Forward time of a layer", "GFLOP/s": "Executed operations per second"}
-    return [
-        Curves(f"{y}_{B}", f"{title}, B = {B}, one thread", frame, "T", y, x_log=True, y_log=True)
-        for y, title in titles.items()
-    ]
+    """Times and rates, one panel for each batch and width."""
+    frame = found.assign(facet=[f"B = {B}, d = {d}" for B, d in zip(found["B"], found["d"], strict=True)])
+    titles = {"ms": "Forward time of a layer, one thread", "GFLOP/s": "Executed operations per second, one thread"}
+    return [Curves(y, title, frame, "T", y, x_log=True, y_log=True) for y, title in titles.items()]
