@@ -156,6 +156,7 @@ def check(
     raise typer.Exit(0 if all(green) else 1)
 
 
+app.command("try")(questions.try_variant)
 app.command()(audit_command.audit)
 app.command()(questions.crossover)
 app.command()(questions.explain)

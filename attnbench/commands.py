@@ -100,7 +100,7 @@ def new(
     files = scaffold.write(name, folder, package=package)
     for file in files:
         print(f"wrote {file}")
-    print(f"next: attnbench check {files[0]}\n      pytest {files[1]}")
+    print(f"next: attnbench check {files[0]}\n      pytest {files[1]}\n      attnbench try {files[0]}")
     if package:
         print(f"      pip install -e {folder}")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,9 +16,10 @@ import typer
 from attnbench.commands import AsJson, Debug, RunFolder, show
 from attnbench.errors import RequestError, did_you_mean
 from attnbench.settings import Level, Measure, Phase
-from attnbench.targets import one_target, seconds
+from attnbench.targets import ask, one_source, one_target, plugin_files_of, seconds
 
 if TYPE_CHECKING:
+    from attnbench.analyse.tried import Tried
     from attnbench.crossover_search import Answer
     from attnbench.execute.listener import Listener
 
@@ -67,6 +69,77 @@ def crossover(
 
             print(f"report: {of_runs([out])[0]}")
     raise typer.Exit(0 if answer.is_one else 1)
+
+
+def try_variant(
+    target: Annotated[str, typer.Argument(metavar=Target, help="A variant's name, or a plugin file.")],
+    plugin: Plugins = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep the run here, with the page try.html and a report.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Say in two minutes what a variant is worth: promises, costs, what it learns, its claim.
+
+    First its certificate; a variant that breaks a promise is not measured. Then one page: time, memory and operations
+    beside fused, linear and lstm, crossovers with fused, recall and distance beside fused and the floor, the verdict on
+    its claim, and what to run next. Exit status 1 when a promise is broken, a claim refuted, or a cell of it failed.
+
+    Example: attnbench try my_attention.py --out my_try
+    """
+    from attnbench import audit as auditing
+    from attnbench import trial
+    from attnbench.execute.local import FreshProcesses
+    from attnbench.run_folder import RunFolder
+
+    began_s = time.monotonic()
+    if out is not None and RunFolder(out).used:
+        raise RequestError([f"{out}: holds a run already; give --out another folder"])
+    with ExitStack() as stack:
+        with FreshProcesses() as processes:
+            source = one_source(processes, target, plugin or [])
+            about = auditing.claimed(processes, source)
+            devices = ask(processes, "profile", source.name, {source.name: source})["devices"]
+            if devices["cpu"] is not None:
+                print(_not_here(source.name, devices))
+                return
+            _say(f"{source.name}: trying its promises")
+            kept, lines = trial.certificate(processes, source)
+        print("\n".join(lines), flush=True)
+        if not kept:
+            raise typer.Exit(1)
+        folder = out or Path(stack.enter_context(TemporaryDirectory(prefix="attnbench-try-"))) / "run"
+        asked: dict[str, Any] = {"plugins": plugin_files_of(source), "began_s": began_s}
+        found = trial.run(about, lines[-1], folder, lambda: _shown(debug), **asked)
+        _print_tried(found, target, [*map(str, plugin or [])], out)
+    raise typer.Exit(1 if found.wrong else 0)
+
+
+def _not_here(name: str, devices: Mapping[str, str | None]) -> str:
+    """What to say of a variant that does not run on a CPU."""
+    line = f"{name}: unsupported: {devices['cpu']}; nothing was measured"
+    return (
+        line
+        if devices["cuda"]
+        else f"{line}: on a machine with a GPU, attnbench run SWEEP --set device=cuda measures it"
+    )
+
+
+def _print_tried(found: Tried, target: str, plugins: list[str], out: Path | None) -> None:
+    from attnbench.report import tried
+
+    for table in tried.everything(found):
+        show(table)
+    following = tried.following(found, target, plugins)
+    print("\n".join(tried.verdict(found)))
+    print("next:")
+    for command in following:
+        print(f"  {command.text}\n      {command.why}")
+    if out is not None:
+        from attnbench.report import of_runs, try_page
+
+        of_runs([out])
+        print(f"page: {try_page.write(found, following, out)}")
 
 
 def _print_answer(answer: Answer) -> None:

@@ -43,11 +43,24 @@ def one_target(
     processes: FreshProcesses, target: str, plugins: list[Path], timeout_s: float = QUESTION_TIMEOUT_S
 ) -> tuple[str, list[Path]]:
     """The one variant that NAME or FILE[:CLASS] stands for, and the plugin files that a run needs for it."""
+    source = one_source(processes, target, plugins, timeout_s)
+    return source.name, plugin_files_of(source)
+
+
+def one_source(
+    processes: FreshProcesses, target: str, plugins: list[Path], timeout_s: float = QUESTION_TIMEOUT_S
+) -> Source:
+    """Where the one variant that NAME or FILE[:CLASS] stands for leads. Raises RequestError when there are several."""
     names, sources = targets(processes, target, plugins, timeout_s)
     if len(names) > 1:
         raise RequestError([f"{target}: offers {', '.join(names)}; say which: {sources[names[0]].target}"])
-    origin = Path(sources[names[0]].origin)
-    return names[0], [origin] if origin.suffix == ".py" else []
+    return sources[names[0]]
+
+
+def plugin_files_of(source: Source) -> list[Path]:
+    """The plugin files that a run needs for a variant."""
+    origin = Path(source.origin)
+    return [origin] if origin.suffix == ".py" else []
 
 
 def sources_with(
