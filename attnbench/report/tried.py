@@ -62,14 +62,18 @@ def scores(tried: Tried) -> Table:
 
 
 def troubles(tried: Tried) -> Table | None:
-    """The cells that went wrong, with reasons, and how many the time did not suffice for; None where all are ok."""
-    bad, pending = tables.problems(tried.frame), tried.frame["status"] == "pending"
-    if not len(bad):
-        return None
+    """The cells that went wrong, with reasons; None where there are none. Of too few visits speaks `late`."""
+    bad = tables.problems(tried.frame)
     bad = bad[bad["status"] != "pending"]
-    late = f"{pending.sum()} cells have fewer visits than asked for, or none: the time was spent"
     title = f"Not all went as asked: {tables.denominator(tried.frame)} ok"
-    return Table("problems", title, bad, bad, late if pending.any() else "")
+    return Table("problems", title, bad, bad) if len(bad) else None
+
+
+def late(tried: Tried) -> str:
+    """How many cells the time did not suffice for, in a sentence; nothing where it did."""
+    n_late = int((tried.frame["status"] == "pending").sum())
+    where = f"{n_late} of {len(tried.frame)} cells have fewer visits than asked for, or none"
+    return f"The time was spent before all was measured: {where}." if n_late else ""
 
 
 def everything(tried: Tried) -> list[Table]:

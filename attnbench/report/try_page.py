@@ -31,6 +31,7 @@ def write(found: Tried, following: Sequence[Command], folder: Path) -> Path:
         crossovers=tried.crossovers(found),
         scores=tried.scores(found),
         troubles=tried.troubles(found),
+        late=tried.late(found),
         following=following,
     )
     page = folder / PAGE
