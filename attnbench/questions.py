@@ -130,10 +130,8 @@ def _print_tried(found: Tried, target: str, plugins: list[str], out: Path | None
 
     for table in tried.everything(found):
         show(table)
-    if said := tried.late(found):
-        print(said)
     following = tried.following(found, target, plugins)
-    print("\n".join(tried.verdict(found)))
+    print("\n".join([*tried.verdict(found), *tried.cautions(found)]))
     print("next:")
     for command in following:
         print(f"  {command.text}\n      {command.why}")

@@ -137,6 +137,21 @@ def test_a_claim_below_what_is_measured_is_refuted():
     assert "refuted" in tried.following(found, "mine.py", [])[0].why
 
 
+def test_a_time_that_something_disturbed_refutes_nothing():
+    def cubic(row):
+        return timed(row["label"], row["T"], row["d_model"], 1e-9 * row["T"] ** 3)
+
+    assert made(cost_rows(cubic)).wrong
+    busy = made([row | {"flags": ["disturbed: sentinel slow"]} for row in cost_rows(cubic)])
+    assert "time in T: not resolvable" in tried.verdict(busy)[1]
+    assert "(not measured)" in tried.verdict(busy)[1]
+    assert not busy.wrong
+    assert "memory in T: " in tried.verdict(busy)[2]
+    assert "fewer than three" not in tried.verdict(busy)[2]
+    assert f"{len(cost_rows())} of {len(busy.frame)} cells have no undisturbed time" in tried.cautions(busy)[0]
+    assert "refuted" not in tried.following(busy, "mine", [])[0].why
+
+
 def test_no_claim_has_no_verdict_and_is_not_wrong():
     found = made(claim=None)
     assert "makes no claim" in tried.verdict(found)[0]
@@ -145,13 +160,13 @@ def test_no_claim_has_no_verdict_and_is_not_wrong():
 
 def test_what_time_did_not_suffice_for_is_counted_and_no_failure():
     found = made(cost_rows(lambda row: {"status": "pending", "reason": "1 of 2 visits made"}))
-    assert f"{len(cost_rows())} of {len(found.frame)} cells have fewer visits" in tried.late(found)
+    assert f"{len(cost_rows())} of {len(found.frame)} cells have fewer visits" in tried.cautions(found)[0]
     assert tried.troubles(found) is None
     assert not found.wrong
 
 
 def test_nothing_is_said_of_trouble_where_there_is_none():
-    assert (tried.troubles(made()), tried.late(made())) == (None, "")
+    assert (tried.troubles(made()), tried.cautions(made())) == (None, [])
 
 
 @pytest.mark.parametrize(

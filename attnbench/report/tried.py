@@ -12,7 +12,7 @@ from attnbench.analyse.chance import LEVEL, at_chance
 from attnbench.analyse.compare import AMBIGUOUS, FASTER, SAME, SLOWER
 from attnbench.analyse.points import ACCURACY, FLOPS, MEMORY, TIME, Measure, points
 from attnbench.analyse.slices import REACH, by_slice, reaches, slice_unit
-from attnbench.analyse.tried import BASELINE, B, Tried
+from attnbench.analyse.tried import BASELINE, B, Tried, disturbed
 from attnbench.report import complexity, crossing, tables, words
 from attnbench.report.writers import Table
 
@@ -62,18 +62,23 @@ def scores(tried: Tried) -> Table:
 
 
 def troubles(tried: Tried) -> Table | None:
-    """The cells that went wrong, with reasons; None where there are none. Of too few visits speaks `late`."""
+    """The cells that went wrong, with reasons; None where there are none. Of the others see `cautions`."""
     bad = tables.problems(tried.frame)
     bad = bad[bad["status"] != "pending"]
     title = f"Not all went as asked: {tables.denominator(tried.frame)} ok"
     return Table("problems", title, bad, bad) if len(bad) else None
 
 
-def late(tried: Tried) -> str:
-    """How many cells the time did not suffice for, in a sentence; nothing where it did."""
+def cautions(tried: Tried) -> list[str]:
+    """What weakens these numbers, a sentence each: too little time, and a machine that did something else besides."""
+    n_cells, n_disturbed = len(tried.frame), int(disturbed(tried.frame).sum())
     n_late = int((tried.frame["status"] == "pending").sum())
-    where = f"{n_late} of {len(tried.frame)} cells have fewer visits than asked for, or none"
-    return f"The time was spent before all was measured: {where}." if n_late else ""
+    late = f"The time was spent: {n_late} of {n_cells} cells have fewer visits than asked for, or none."
+    busy = (
+        f"This machine was busy: {n_disturbed} of {n_cells} cells have no undisturbed time; the claim is not judged by "
+    )
+    busy += "theirs, and trying again when nothing else runs tells more."
+    return [said for n, said in ((n_late, late), (n_disturbed, busy)) if n]
 
 
 def everything(tried: Tried) -> list[Table]:

@@ -31,7 +31,7 @@ def write(found: Tried, following: Sequence[Command], folder: Path) -> Path:
         crossovers=tried.crossovers(found),
         scores=tried.scores(found),
         troubles=tried.troubles(found),
-        late=tried.late(found),
+        cautions=tried.cautions(found),
         following=following,
     )
     page = folder / PAGE
