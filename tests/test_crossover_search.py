@@ -122,7 +122,7 @@ def test_costs_that_never_cross_are_split_at_the_largest_size_and_told_as_none(m
 
 def test_when_the_time_is_spent_it_says_so_and_asks_no_more(made_up):
     runs = made_up()
-    ticks = itertools.count(step=30.0)
+    ticks = itertools.count(step=100.0)
     _, answer, _ = search(budget_s=120, clock=lambda: next(ticks))
     assert answer.spent
     assert {T for grid in runs.requests[0]["grid"] for T in grid["T"]} == set(FIRST)

@@ -265,8 +265,9 @@ FORMULAS = {  # of a causal layer, forward, 4 heads; the triangle of T (T + 1) /
     "mean": {"T d²": 4},
     "none": {"T d²": 4},
 }
-# The corner that a window or a stride cuts off is a negative multiple of d, which no sum of these terms holds.
+# The corner that a window, a stride or a filter cuts off is a negative cost, which no sum of these terms holds.
 NEARLY = {
+    "tcn": ({}, {"T d²": 4 * 3, "T² d": 0}),
     "window": ({"window": 16}, {"T d²": 8, "T d": 4 * 16, "T² d": 0}),
     "strided": ({"stride": 16}, {"T d²": 8, "T² d": 1 / 16}),
 }
