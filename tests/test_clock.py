@@ -1,6 +1,8 @@
 """Timing, on clocks and devices that do exactly what they are told."""
 
+import gc
 import itertools
+import weakref
 
 import pytest
 
@@ -43,6 +45,11 @@ class Machine:
 
 
 NEVER = 1e-12  # a precision that is never reached
+NOTHING_TWICE = TimingSettings(warmup_s=0.0, max_s=0.0)  # a first call and a sample
+
+
+class Circle:
+    """What only the collector can free, once it holds itself."""
 
 
 def test_device_that_finishes_late_is_waited_for():
@@ -154,3 +161,39 @@ def test_the_last_output_is_kept_and_no_call_runs_beside_that_of_an_earlier_samp
     assert timing.calls > 1
     assert kept == [next(counter) - 1]
     assert set(alive) == {0}
+
+
+def test_no_call_pays_for_walking_what_stood_before():
+    """A collection walks all that torch's import left, for 0.1 s, and is charged to whichever call it falls due in."""
+    walked = []
+    machine = Machine(1e-3)
+    time_call(lambda: walked.append(len(gc.get_objects())), NOTHING_TWICE, device=machine)
+    assert max(walked) < len(gc.get_objects()) / 10
+
+
+def test_what_a_call_leaves_in_circles_is_collected():
+    left = []
+
+    def call():
+        circle = Circle()
+        circle.itself = circle
+        left.append(weakref.ref(circle))
+        gc.collect()
+
+    time_call(call, NOTHING_TWICE, device=Machine(1e-3))
+    assert left[0]() is None  # by the collection in the second call
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_the_collector_is_left_as_it_was_found(before):
+    def call():
+        raise ValueError
+
+    if before:
+        gc.freeze()
+    try:
+        with pytest.raises(ValueError):
+            time_call(call, NOTHING_TWICE, device=Machine(1e-3))
+        assert bool(gc.get_freeze_count()) == before
+    finally:
+        gc.unfreeze()

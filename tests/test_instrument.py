@@ -84,6 +84,10 @@ def few_samples_are_precise(patch, folder):
     patch.setattr(clock, "MIN_SAMPLES", 1)
 
 
+def collector_walks_all(patch, folder):
+    patch.setattr(clock, "gc", SimpleNamespace(get_freeze_count=lambda: 0, freeze=lambda: None, unfreeze=lambda: None))
+
+
 PEAK = SimpleNamespace(job="child_jobs:own_peak")
 
 
@@ -121,6 +125,7 @@ GUARDS = {
         test_rounds.test_a_disturbed_visit_is_made_again_after_all_others_and_only_the_good_one_counts(folder, patch)
     ),
     one_sample_makes_an_interval: lambda *_: test_intervals.test_one_process_never_gives_a_narrow_interval(),
+    collector_walks_all: lambda *_: test_clock.test_no_call_pays_for_walking_what_stood_before(),
     few_samples_are_precise: lambda *_: test_clock.test_no_interval_is_believed_from_fewer_than_six_samples(),
 }
 

@@ -144,7 +144,7 @@ def test_a_time_that_something_disturbed_refutes_nothing():
     assert made(cost_rows(cubic)).wrong
     busy = made([row | {"flags": ["disturbed: sentinel slow"]} for row in cost_rows(cubic)])
     assert "time in T: not resolvable" in tried.verdict(busy)[1]
-    assert "(not measured)" in tried.verdict(busy)[1]
+    assert "(disturbed)" in tried.verdict(busy)[1]
     assert not busy.wrong
     assert "memory in T: " in tried.verdict(busy)[2]
     assert "fewer than three" not in tried.verdict(busy)[2]

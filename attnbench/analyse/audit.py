@@ -2,7 +2,9 @@
 
 A claim is an upper bound with a leading power. Measured is how a cost grows over its largest sizes, the exponent
 between the largest one and the one SPAN times smaller. The claim is refuted when the whole interval of that exponent
-lies above the claimed power by more than a misfit that is known to come from elsewhere; confirmed when it reaches the
+lies above the claimed power by more than a misfit that is known to come from elsewhere, and a time has outgrown the
+claim by more than a working set does once, as it leaves the caches; where it has done so and the last doubling is back
+to the claim, growth is that of the last doubling. The claim is confirmed when it reaches the
 claimed power with its whole interval, exceeds it by no more than that misfit, and leaves no room for one power more;
 and otherwise nothing is decided. A term that is claimed and not seen refutes nothing: smaller terms may hide it, and an
 additive fit says from which size on they no longer would.
@@ -21,7 +23,12 @@ from attnbench.analyse.terms import Powers
 SPAN = 4.0  # the factor in size over which growth is measured
 BELOW = 0.25  # an exponent that is no farther below the claimed power has reached it
 ABOVE = {"memory": 0.25, "time": 0.4}  # softmax that outgrows the caches was seen to grow by 2.3 in place of 2
+LEAVING = {
+    "memory": 1.0,
+    "time": 4.0,
+}  # the factor that this may cost; 2.7 was seen of attention that stores its weights
 FARTHEST = 2.0**24  # no size beyond this is named
+DISTURBED = "disturbed"  # of a size that has no time of its own: a status, like oom
 
 Cost = Literal["time", "memory"]
 Axis = Literal["T", "d"]
@@ -66,17 +73,17 @@ class Verdict:
     resolved_from: float | None = None
 
 
-def growth(points: Sequence[Point]) -> Growth | None:
-    """How a cost grows over its largest sizes, which span a factor SPAN at least; None for fewer than three in there.
+def growth(points: Sequence[Point], span: float = SPAN, n_least: int = 3) -> Growth | None:
+    """How a cost grows over its largest sizes, which span a factor at least; None for fewer than n_least in there.
 
     The errors of both ends are independent, so that the interval is theirs in quadrature. It has the level of theirs.
     """
-    usable = sorted(point for point in points if all(map(math.isfinite, point)) and point.low > 0)
+    usable = _usable(points)
     if not usable:
         return None
     last = usable[-1]
-    first = max((point for point in usable if point.size * SPAN <= last.size), default=None)
-    if first is None or len([point for point in usable if point.size >= first.size]) < 3:
+    first = max((point for point in usable if point.size * span <= last.size), default=None)
+    if first is None or len([point for point in usable if point.size >= first.size]) < n_least:
         return None
     length, middle = math.log(last.size / first.size), math.log(last.value / first.value)
     down = math.hypot(math.log(last.value / last.low), math.log(first.high / first.value))
@@ -90,8 +97,10 @@ def judge(cost: Cost, axis: Axis, claimed: float, points: Sequence[Point], troub
     found = growth(points)
     if found is None:
         why = f"fewer than three sizes over a factor of {SPAN:.0f} have a value{trouble and f' ({trouble})'}"
-        return Verdict(cost, axis, claimed, "not resolvable", None, why)
+        return Verdict(cost, axis, claimed, "not resolvable", None, why, noisy=DISTURBED in trouble)
     if found.low > claimed + ABOVE[cost]:
+        found = _back(points, claimed, cost) or found
+    if found.low > claimed + ABOVE[cost] and _excess(points, claimed) > LEAVING[cost]:
         return Verdict(cost, axis, claimed, "refuted", found)
     reached, no_more = claimed - BELOW <= found.low, found.exponent <= claimed + ABOVE[cost]
     if reached and no_more and found.high <= claimed + 1 - BELOW:
@@ -101,8 +110,27 @@ def judge(cost: Cost, axis: Axis, claimed: float, points: Sequence[Point], troub
         return _hidden(undecided, points)
     noisy, faster = cost == "time", found.exponent > claimed + ABOVE[cost]
     if faster:  # a size beyond the caches tells a cheat from a cost that has just left them
-        return replace(undecided, why="it may grow faster", noisy=noisy, resolved_from=2 * found.largest)
+        return replace(
+            undecided, why="it grows faster, or has only left the caches", noisy=noisy, resolved_from=2 * found.largest
+        )
     return replace(undecided, why="the interval is too wide", noisy=noisy)
+
+
+def _back(points: Sequence[Point], claimed: float, cost: Cost) -> Growth | None:
+    """The last doubling of a time, where it grows no faster than claimed: what came before was a step."""
+    last = growth(points, 2.0, 2) if cost == "time" else None
+    return last if last and last.high <= claimed + ABOVE[cost] else None
+
+
+def _excess(points: Sequence[Point], claimed: float) -> float:
+    """The factor, for certain, by which the largest size has outgrown the claim since the size that was best by it."""
+    usable = _usable(points)
+    last = usable[-1]
+    return max(last.low / point.high / math.pow(last.size / point.size, claimed) for point in usable)
+
+
+def _usable(points: Sequence[Point]) -> list[Point]:
+    return sorted(point for point in points if all(map(math.isfinite, point)) and point.low > 0)
 
 
 def _hidden(verdict: Verdict, points: Sequence[Point]) -> Verdict:

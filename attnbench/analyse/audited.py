@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from pandas import DataFrame
 
-from attnbench.analyse.audit import Axis, Cost, Growth, Point, Verdict, growth, judge
+from attnbench.analyse.audit import DISTURBED, Axis, Cost, Growth, Point, Verdict, growth, judge
 from attnbench.analyse.claims import highest
 from attnbench.analyse.fit import FIT, Fit, fits
-from attnbench.analyse.points import MEMORY, TIME, Measure, asked, points
+from attnbench.analyse.points import MEMORY, TIME, Measure, asked, disturbed, points
 from attnbench.errors import RequestError
 
 PHASE = "forward_backward"
@@ -112,6 +112,7 @@ class Audited:
         measure, frame = MEASURES[cost], self.frame[self.frame["phase"] == PHASE]
         level = "layer" if (cost, axis) == ("time", "d") else self.claimed.level
         frame = asked(frame[frame["level"] == level], measure)
+        frame = frame if cost == "memory" else _undisturbed(frame)
         if axis == "T":
             chosen = frame[(frame["d_model"] == WIDTH) & (frame["T"] > SHORT)]
             return _points(chosen, measure, "T")
@@ -141,6 +142,12 @@ class Audited:
             return None
         time_s = float(found.predict(2 * found.T, BETWEEN, N_HEADS))
         return Predicted(2 * found.T, BETWEEN, time_s, tuple(one.error for one in found.held_out))
+
+
+def _undisturbed(frame: DataFrame) -> DataFrame:
+    """The cells without times that something else disturbed: these speak neither for a claim nor against one."""
+    busy = disturbed(frame)
+    return frame.assign(time_s=frame["time_s"].mask(busy), status=frame["status"].mask(busy, DISTURBED))
 
 
 def _points(frame: DataFrame, measure: Measure, axis: str) -> tuple[list[Point], str]:

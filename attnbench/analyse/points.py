@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from pandas import DataFrame, Series
 
+from attnbench.visits import is_disturbed
+
 POINT = ["label", "d_model", "T"]
 # Cells that differ in one of these are never averaged and never joined by a line.
 APART = ("role", "level", "phase", "task", "B", "dtype", "device", "device_name", "threads", "compile", "run")
@@ -130,6 +132,12 @@ def points(frame: DataFrame, measure: Measure, by: Sequence[str] = POINT) -> Dat
     if measure.low is None:
         merged.loc[merged["n_good"] < 2, ["low", "high"]] = np.nan
     return merged
+
+
+def disturbed(frame: DataFrame) -> Series:
+    """Which cells have their time from visits alone that something else on the machine disturbed."""
+    flags = frame["flags"].where(frame["time_s"].notna())
+    return flags.map(lambda told: isinstance(told, list) and is_disturbed({"flags": told})).astype(bool)
 
 
 def missing(frame: DataFrame, measure: Measure) -> dict[str, int]:

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from pandas import DataFrame, Series
+from pandas import DataFrame
 
 from attnbench.analyse.audited import Audited, Claimed
 from attnbench.analyse.compare import verdicts
 from attnbench.analyse.crossover import Crossover, crossovers
 from attnbench.analyse.points import MEMORY, TIME, Measure, points
 from attnbench.records import AS_ASKED
-from attnbench.visits import is_disturbed
 
 BASELINE = "fused"
 RIVALS = (BASELINE, "linear", "lstm")
@@ -49,10 +48,9 @@ class Tried:
 
     @cached_property
     def audited(self) -> Audited:
-        """Its claim beside the costs of its own cells. A time that something disturbed speaks against nobody."""
-        own = self.frame[(self.frame["label"] == self.name) & self.frame["task"].isna()].copy()
-        own["time_s"] = own["time_s"].mask(disturbed(own))
-        return Audited(self.about, own, {})
+        """Its claim beside the costs of its own cells."""
+        own = (self.frame["label"] == self.name) & self.frame["task"].isna()
+        return Audited(self.about, self.frame[own], {})
 
     def compared(self, measure: Measure) -> DataFrame:
         """All variants against the baseline, one family for each measure."""
@@ -74,9 +72,3 @@ class Tried:
         statuses = set(self.frame["status"][self.frame["label"] == self.name])
         refuted = any(one.status == "refuted" for one in self.audited.verdicts)
         return refuted or not statuses <= {*AS_ASKED, "pending"}
-
-
-def disturbed(frame: DataFrame) -> Series:
-    """Which cells have their time from visits alone that something else on the machine disturbed."""
-    flags = frame["flags"].where(frame["time_s"].notna())
-    return flags.map(lambda told: isinstance(told, list) and is_disturbed({"flags": told})).astype(bool)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pandas import DataFrame
 
+from attnbench.analyse.points import disturbed
 from attnbench.report.answer import answer
-from attnbench.report.notes import n_disturbed
 from attnbench.report.settings import GOVERNING, Environments
 from attnbench.report.tables import RULE, denominator, summary
 from attnbench.report.writers import Table
@@ -58,7 +58,7 @@ def page(
         baseline=baseline,
         compared=baseline in set(frame["label"]),
         denominator=denominator(frame),
-        n_disturbed=n_disturbed(frame),
+        n_disturbed=int(disturbed(frame).sum()),
         rule=RULE,
         findings=answer(frame, baseline),
         counts=summary(frame).to_dict("records"),

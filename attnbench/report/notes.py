@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pandas import DataFrame
 
-from attnbench.analyse.points import TIME, Measure, good, missing
+from attnbench.analyse.points import TIME, Measure, disturbed, good, missing
 from attnbench.report import words
-from attnbench.visits import is_disturbed
 
 
 def measured(frame: DataFrame, measure: Measure) -> str:
@@ -15,11 +14,6 @@ def measured(frame: DataFrame, measure: Measure) -> str:
     told = [words.missing_note(missing(frame, measure), len(frame))]
     if n_short := int((known & (frame["status"] == "pending")).sum()):
         told.append(f"{n_short} with fewer visits than asked for")
-    if measure is TIME and (n := n_disturbed(frame)):
+    if measure is TIME and (n := int(disturbed(frame).sum())):
         told.append(f"{n} without an undisturbed visit")
     return "; ".join(told)
-
-
-def n_disturbed(frame: DataFrame) -> int:
-    """Cells whose time comes from visits alone that something else on the machine disturbed."""
-    return sum(is_disturbed({"flags": flags}) for flags in frame["flags"] if isinstance(flags, list))

@@ -10,9 +10,9 @@ from pandas import DataFrame
 
 from attnbench.analyse.chance import LEVEL, at_chance
 from attnbench.analyse.compare import AMBIGUOUS, FASTER, SAME, SLOWER
-from attnbench.analyse.points import ACCURACY, FLOPS, MEMORY, TIME, Measure, points
+from attnbench.analyse.points import ACCURACY, FLOPS, MEMORY, TIME, Measure, disturbed, points
 from attnbench.analyse.slices import REACH, by_slice, reaches, slice_unit
-from attnbench.analyse.tried import BASELINE, B, Tried, disturbed
+from attnbench.analyse.tried import BASELINE, B, Tried
 from attnbench.report import complexity, crossing, tables, words
 from attnbench.report.writers import Table
 
