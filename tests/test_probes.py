@@ -16,13 +16,19 @@ BUILT_IN = installed(VARIANTS)
 @given(T=st.integers(2, 20), reach=st.integers(1, 20))
 def test_a_band_takes_as_many_layers_as_its_reach_needs(T, reach):
     behind = torch.arange(T)[:, None] - torch.arange(T)
-    assert n_layers((behind >= 0) & (behind <= reach), "causal") == -(-(T - 1) // reach)
-    assert n_layers(behind.abs() <= reach, "bidirectional") == -(-(T - 1) // reach)
+    assert n_layers(lambda layer: (behind >= 0) & (behind <= reach), "causal") == -(-(T - 1) // reach)
+    assert n_layers(lambda layer: behind.abs() <= reach, "bidirectional") == -(-(T - 1) // reach)
+
+
+@given(T=st.integers(2, 40))
+def test_a_reach_that_doubles_with_each_layer_takes_a_logarithm_of_them(T):
+    behind = torch.arange(T)[:, None] - torch.arange(T)
+    assert n_layers(lambda layer: (behind == 0) | (behind == 2**layer), "causal") == (T - 1).bit_length()
 
 
 def test_what_never_meets_takes_no_number_of_layers():
-    assert n_layers(torch.eye(5, dtype=torch.bool), "causal") is None
-    assert n_layers(torch.ones(5, 5).tril().bool(), "bidirectional") is None
+    assert n_layers(lambda layer: torch.eye(5, dtype=torch.bool), "causal") is None
+    assert n_layers(lambda layer: torch.ones(5, 5).tril().bool(), "bidirectional") is None
 
 
 @pytest.mark.parametrize(
@@ -33,6 +39,7 @@ def test_what_never_meets_takes_no_number_of_layers():
         ("lstm", [1, 1]),
         ("window", [1, 2]),
         ("strided", [2, 2]),
+        ("tcn", [4, 5]),  # 4 (2^L - 1) positions back
         ("none", [None] * 2),
     ],
 )

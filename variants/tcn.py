@@ -33,7 +33,7 @@ NO_CROSS = "a convolution reads one sequence, so there is no cross role"
 class TCN(Mixer):
     """Two dilated convolutions with a ReLU behind each."""
 
-    claim = Claim(time="T d^2 kernel", memory="T d")
+    claim = Claim(time="T d^2 kernel", memory="T d", sequential="1", path="log T")
     positions = "none"
 
     def __init__(self, spec: Spec, *, kernel: Annotated[int, Ge(1)] = 3) -> None:

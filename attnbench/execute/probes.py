@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from attnbench.registry import PluginError, Source
 from attnbench.subject import Inputs, Subject, gradients, run
 
 AT_ONCE = 32  # outputs of one sequence whose gradients are taken in one batch
+N_SEQUENCES = 4  # a ReLU can hide a path in one of them
 ROLES: tuple[Role, ...] = ("causal", "bidirectional")  # in which a sequence is mixed with itself
 
 
@@ -42,7 +43,7 @@ def claimed(source: Source) -> dict[str, Any]:
 def probed(source: Source, role: Role, lengths: Sequence[int]) -> dict[str, list[int | None]]:
     """At each length T: `layers`, which it takes until each position has seen all it may, and `calls`.
 
-    layers: of what one layer sees by gradient, followed from position to position; None where no number of layers does.
+    layers: of what each layer sees by gradient, followed from position to position; None where no number of them does.
     calls: how many operators torch dispatches in one forward pass. A fused kernel counts once, whatever it does inside,
     so that they bound the steps that follow each other from below. Lengths that the variant refuses are None.
     """
@@ -52,15 +53,20 @@ def probed(source: Source, role: Role, lengths: Sequence[int]) -> dict[str, list
     stages.at(f"probing {source.name}")
     taken = [T if subject.reason(T) is None else None for T in lengths]
     return {
-        "layers": [T and n_layers(sees(subject, T), role) for T in taken],
+        "layers": [T and n_layers(_each_sees(subject, T), role) for T in taken],
         "calls": [T and n_calls(subject, T) for T in taken],
     }
 
 
 def sees(subject: Subject, T: int) -> Tensor:
     """(T, T) of bool: whether output i of one layer depends on input j, by gradients that are not 0, in float64."""
-    mixer, x = subject.build(max_T=T), subject.inputs(1, T).x
-    found = []
+    mixer, sequences = subject.build(max_T=T), subject.inputs(N_SEQUENCES, T).x.split(1)
+    return torch.stack([_seen_in(subject, mixer, x) for x in sequences]).any(0)
+
+
+def _seen_in(subject: Subject, mixer: Mixer, x: Tensor) -> Tensor:
+    """`sees` in one sequence x (1, T, d_model)."""
+    T, found = x.shape[1], []
     for start in range(0, T, AT_ONCE):
         rows = torch.arange(start, min(T, start + AT_ONCE))
         copies = Inputs(x.expand(len(rows), -1, -1)).leaves()
@@ -70,18 +76,24 @@ def sees(subject: Subject, T: int) -> Tensor:
     return torch.cat(found)
 
 
-def n_layers(seen: Tensor, role: Role) -> int | None:
-    """The layers until each position has seen all that its role lets it, when one sees `seen` (T, T); None if never."""
-    T = len(seen)
-    wanted = torch.ones(T, T, dtype=torch.bool)
-    wanted = wanted.tril() if role == "causal" else wanted
-    step = (seen | torch.eye(T, dtype=torch.bool)).float()
-    reached, n = step, 1
-    while not bool(reached.bool()[wanted].all()):
-        further = (reached @ step > 0).float()
-        if torch.equal(further, reached):
+def _each_sees(subject: Subject, T: int) -> Callable[[int], Tensor]:
+    """What each layer of a stack sees: some variants are other ones in other layers."""
+    return lambda layer: sees(replace(subject, layer=layer), T)
+
+
+def n_layers(seen: Callable[[int], Tensor], role: Role) -> int | None:
+    """The layers until each position has seen all that its role lets it, when layer i sees seen(i), (T, T).
+
+    None once a layer adds nothing to those below it.
+    """
+    reached = torch.eye(len(seen(0)))
+    wanted = torch.ones_like(reached).tril() if role == "causal" else torch.ones_like(reached)
+    n = 0
+    while not bool(reached[wanted > 0].all()):
+        further = reached + (seen(n).float() @ reached)
+        if torch.equal(further > 0, reached > 0):
             return None
-        reached, n = further, n + 1
+        reached, n = (further > 0).float(), n + 1
     return n
 
 

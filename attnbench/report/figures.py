@@ -97,7 +97,7 @@ def _crossovers(
     settings = {name: value for name, value in group.settings.items() if over == "d" or name != "B"}
     title = f"{words.title('time', settings)}: crossover with {baseline}"
     places = f"{len(found.points)} place{'' if len(found.points) == 1 else 's'}"
-    note = f"{found.n_other} of {places} with no crossover, or with several, not shown"
+    note = f"{found.n_other} of {places} with no crossover, or with several, not shown" if found.n_other else ""
     axis = scales.CROSSOVER if over == "d" else scales.CROSSOVER_BY_WIDTH
     lines = found.references
     figure = plots.curves(found.points, style, axis, x_label=over, title=title, note=note, references=lines)
