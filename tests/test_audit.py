@@ -106,7 +106,7 @@ LEFT = {
 
 def test_a_step_is_waited_out_and_then_told_from_growth():
     found = judge("time", "T", 2, points(LEFT.__getitem__, tuple(LEFT), 0.03))
-    assert (found.status, found.resolved_from) == ("not resolvable", 4096)
+    assert (found.status, found.noisy, found.resolved_from) == ("not resolvable", False, 4096)
     for power, told in ((2.1, "confirmed"), (3, "refuted")):
         law = LEFT | {4096: LEFT[2048] * 2**power}
         later = judge("time", "T", 2, points(law.__getitem__, tuple(law), 0.03))

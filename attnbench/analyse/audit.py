@@ -108,7 +108,7 @@ def judge(cost: Cost, axis: Axis, claimed: float, points: Sequence[Point], troub
     undecided = Verdict(cost, axis, claimed, "not resolvable", found)
     if found.exponent < claimed - BELOW:
         return _hidden(undecided, points)
-    noisy, faster = cost == "time", found.exponent > claimed + ABOVE[cost]
+    noisy, faster = cost == "time" and found.low <= claimed + ABOVE[cost], found.exponent > claimed + ABOVE[cost]
     if faster:  # a size beyond the caches tells a cheat from a cost that has just left them
         return replace(
             undecided, why="it grows faster, or has only left the caches", noisy=noisy, resolved_from=2 * found.largest
