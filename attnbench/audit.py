@@ -27,7 +27,7 @@ from attnbench.execute.tables import run_tables
 from attnbench.registry import Source
 
 TIMING = {"warmup_s": 0.05, "max_s": 0.2, "repeats": 0}
-BUDGET_S = 110.0  # no stage begins that would end after this
+BUDGET_S = 110.0  # no visit begins later, and no stage that would end later
 STAGE_S = 12.0  # of any further stage: to load torch, to try the promises again
 MORE_VISITS = 2  # where an interval is too wide
 MOST_VISITS = 9
@@ -78,7 +78,9 @@ def audit(
     resume = False
     while True:
         with progress() as listener:
+            left_s = max(0.0, BUDGET_S - (time.monotonic() - began_s))
             asked: dict[str, Any] = {"plugins": files, "listener": listener, "resume": resume}
+            asked |= {"budget_s": left_s, "narrow": False}
             frame = run_tables(_tables(about, extent), folder, **asked).frame
         found = Audited(about, frame, {}, PROBE_T)
         further = extent if found.trouble else _further(found, extent, time.monotonic() - began_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,28 +41,41 @@ def audit(
     Example: attnbench audit my_attention.py:BlockMean
     """
     from attnbench.execute.local import FreshProcesses
-    from attnbench.report import complexity, writers
 
     if (target is None) != every:
         raise RequestError(["give a variant's name or a plugin file, or --all"])
+    found = list[Audited | None]()
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-audit-")))
         processes = stack.enter_context(FreshProcesses())
-        found = _audits(processes, target, plugin or [], folder, debug=debug)
-    if every:
-        table = complexity.table(found)
-        if out is None:
-            print(writers.markdown(table), end="")
-        else:
-            writers.write(table, out)
-            print(f"tables: {', '.join(str(out / f'{table.name}{suffix}') for suffix in writers.FORMATS)}")
-    raise typer.Exit(1 if any(one.wrong for one in found) else 0)
+        try:
+            for one in _audits(processes, target, plugin or [], folder, debug=debug):
+                found.append(one)  # what was audited before an interruption is kept
+        finally:
+            if every and found:
+                _show_table([one for one in found if one], out)
+    raise typer.Exit(1 if any(one is None or one.wrong for one in found) else 0)
+
+
+def _show_table(found: list[Audited], out: Path | None) -> None:
+    """Print table 1, or write it into a folder, where one is given."""
+    from attnbench.report import complexity, writers
+
+    table = complexity.table(found)
+    if out is None:
+        print(writers.markdown(table), end="")
+        return
+    writers.write(table, out)
+    print(f"tables: {', '.join(str(out / f'{table.name}{suffix}') for suffix in writers.FORMATS)}")
 
 
 def _audits(
     processes: FreshProcesses, target: str | None, plugins: list[Path], folder: Path, *, debug: bool
-) -> list[Audited]:
-    """Audit what was named, one after the other, and say of each at once what was found."""
+) -> Iterator[Audited | None]:
+    """Audit what was named, one after the other, and say of each at once what was found.
+
+    One that cannot be read is None among all of them, and told in a line. Raises RequestError for one that was named.
+    """
     from attnbench import audit as auditing
     from attnbench.progress import ShownProgress
     from attnbench.report import complexity
@@ -71,10 +85,15 @@ def _audits(
         f"{folder / name}: holds a run already; give --out another folder" for name in names if (folder / name).exists()
     ]:
         raise RequestError(taken)
-    claims = {name: auditing.claimed(processes, sources[name]) for name in names}
-    found = []
     for name in names:
-        one = auditing.audit(processes, sources[name], claims[name], folder / name, lambda: ShownProgress(debug=debug))
+        try:
+            about = auditing.claimed(processes, sources[name])
+        except RequestError as error:
+            if target is not None:
+                raise
+            print(f"{name}: not measured: {'; '.join(error.mistakes)}", flush=True)
+            yield None
+            continue
+        one = auditing.audit(processes, sources[name], about, folder / name, lambda: ShownProgress(debug=debug))
         print("\n".join(complexity.lines(one)), flush=True)
-        found.append(one)
-    return found
+        yield one

@@ -48,6 +48,7 @@ class Question:
     level: str = "layer"
     T_max: int = 8192
     plugins: tuple[Path, ...] = ()
+    role: str = "causal"
 
     def __str__(self) -> str:
         return f"At which T is {self.other} cheaper than {self.baseline}?"
@@ -77,14 +78,14 @@ class Answer:
 
     @cached_property
     def reasons(self) -> dict[Place, str]:
-        """Of each place without a ratio, why: the worst of what became of its cells."""
+        """Of each place without a ratio, why: what became of the first of its cells without one."""
         cells = self.frame[~self.frame["status"].isin(["ok"])]
         told = {}
         for place, found in self.crossovers.items():
-            here = cells[(cells["d_model"] == place.d_model) & (cells["B"] == place.B)]
+            here = asked(cells[(cells["d_model"] == place.d_model) & (cells["B"] == place.B)], MEASURES[place.measure])
             if not found.n_sizes and len(here):
-                worst = here.iloc[0]
-                told[place] = f"{worst['label']}: {worst['status']}: {worst['reason']}"
+                first = here.iloc[0]
+                told[place] = f"{first['label']}: {first['status']}: {first['reason']}"
         return told
 
     @property
@@ -138,12 +139,13 @@ class Search:
         }
 
     def _affordable(self, wanted: Mapping[Place, list[int]]) -> dict[Place, list[int]]:
-        """The cheapest of these sizes, as many as there is time for; a place that misses one is noted as spent.
+        """The cheapest of these sizes, as many as there is time for; what misses one now is spent.
 
         The first step is made however little time there is.
         """
         left_s = self._end_s - self._clock() - self._kept_s - STEP_S if len(self.frame) else math.inf
         costs = sorted((self._expected_s(place, T), place, T) for place, sizes in wanted.items() for T in sizes)
+        self.spent.clear()
         step: dict[Place, list[int]] = {}
         for cost_s, place, T in costs:
             left_s -= cost_s
@@ -176,14 +178,14 @@ class Search:
                 known = [T for T in sizes if found.T_min <= T <= found.T_max]
                 self.split_at[place] = min(known, key=lambda T: abs(math.log(T / at)))
         if self.split_at:
-            told = "; ".join(f"d = {place.d_model}: T = {T}" for place, T in self.split_at.items())
+            told = "; ".join(f"{_where(place)}: T = {T}" for place, T in self.split_at.items())
             self.say(f"what a block is made of, {told}")
             self._run(self._all_grids())
 
     def _run(self, grids: Iterable[Mapping[str, Any]], visits: int | None = None) -> None:
         question, timing = self.question, self.timing | ({"visits": visits} if visits else {})
         tables = {"question": str(question), "baseline": question.baseline, "timeout": TIMEOUT_S}
-        tables |= {"timing": timing, "defaults": {"phase": question.phase}, "grid": list(grids)}
+        tables |= {"timing": timing, "defaults": {"phase": question.phase, "role": question.role}, "grid": list(grids)}
         with TemporaryDirectory(prefix="attnbench-crossover-") as name, self.shown() as listener:
             asked_for = {"plugins": question.plugins, "resume": True, "listener": listener}
             self.frame = run_tables(tables, Path(name), out=self.folder, **asked_for).frame
@@ -234,8 +236,13 @@ class Search:
 
 def _told(step: Mapping[Place, list[int]], what: str) -> list[str]:
     """One part of a line for each place that asks for a size."""
-    parts = []
-    for place, sizes in step.items():
-        batch = f", B = {place.B}" if place.B != 1 else ""
-        parts.append(f"{place.measure}, d = {place.d_model}{batch}: {what} {', '.join(map(str, sizes))}")
-    return [part for part, sizes in zip(parts, step.values(), strict=True) if sizes]
+    return [
+        f"{place.measure}, {_where(place)}: {what} {', '.join(map(str, sizes))}"
+        for place, sizes in step.items()
+        if sizes
+    ]
+
+
+def _where(place: Place) -> str:
+    """ "d = 64", with B where that is not 1."""
+    return f"d = {place.d_model}" + (f", B = {place.B}" if place.B != 1 else "")

@@ -16,7 +16,7 @@ import typer
 from attnbench.commands import AsJson, Debug, RunFolder, show
 from attnbench.errors import RequestError, did_you_mean
 from attnbench.settings import Level, Measure, Phase
-from attnbench.targets import ask, one_source, one_target, plugin_files_of, seconds
+from attnbench.targets import ask, one_source, plugin_files_of, seconds
 
 if TYPE_CHECKING:
     from attnbench.analyse.tried import Tried
@@ -37,7 +37,7 @@ def crossover(
     t_max: Annotated[int, typer.Option("--t-max", min=1, metavar="T", help="The largest T to try.")] = 8192,
     plugin: Plugins = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run here, with a report.")] = None,
-    budget: Annotated[str, typer.Option(help="How long to search.")] = "240s",
+    budget: Annotated[str, typer.Option(help="How long to search for; what is begun is ended.")] = "240s",
     debug: Debug = False,
 ) -> None:
     """Say at which T B becomes cheaper than A, in time and memory, for each width.
@@ -56,10 +56,13 @@ def crossover(
     _known("--level", level, get_args(Level))
     budget_s = seconds("--budget", budget) or 0.0
     with FreshProcesses() as processes:
-        (name_a, files_a), (name_b, files_b) = (one_target(processes, one, plugin or []) for one in (a, b))
-    if name_a == name_b:
-        raise RequestError([f"{a} and {b}: expected two variants, got {name_a} twice"])
-    question = Question(name_a, name_b, widths, batches, phase, level, t_max, (*files_a, *files_b))
+        both = [one_source(processes, one, plugin or []) for one in (a, b)]
+        if both[0].name == both[1].name:
+            raise RequestError([f"{a} and {b}: expected two variants, got {both[0].name} twice"])
+        roles = {ask(processes, "claimed", source, module="probes")["role"] for source in both}
+    role = "causal" if roles == {"causal"} else "bidirectional"
+    files = tuple(file for source in both for file in plugin_files_of(source))
+    question = Question(both[0].name, both[1].name, widths, batches, phase, level, t_max, files, role)
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(TemporaryDirectory(prefix="attnbench-"))) / "run"
         answer = Search(question, folder, budget_s=budget_s, shown=lambda: _shown(debug), say=_say).run()
@@ -209,7 +212,8 @@ def explain(
         cells = [
             {"cell": one.id, "title": one.title, "note": one.note} | explanation.derived(one.facts) for one in found
         ]
-        print(json.dumps({"cells": cells, "difference_s": explanation.differences(facts)}, indent=2))
+        differences = {"difference_s": explanation.differences(facts)} if len(facts) > 1 else {}
+        print(json.dumps({"cells": cells} | differences, indent=2))
         return
     for one in found:
         print(f"{one.id}: {one.title}" + (f"; note: {one.note}" if one.note else ""))

@@ -20,31 +20,25 @@ def targets(
 ) -> tuple[list[str], dict[str, Source]]:
     """The names that NAME or FILE[:CLASS] stands for, all there are without one, and where they lead."""
     if target is None:
-        sources, _ = sources_with(processes, plugins, timeout_s=timeout_s)
+        sources, broken = sources_with(processes, plugins, timeout_s=timeout_s)
+        if broken:
+            raise RequestError(broken)
         return list(sources), sources
-    file, _, wanted = target.partition(".py:") if ".py:" in target else (target, "", "")
-    file = f"{file}.py" if wanted else file
+    file, colon, wanted = target.partition(".py:")
+    file += ".py" if colon else ""
     if not file.endswith(".py"):
         sources, broken = sources_with(processes, plugins, timeout_s=timeout_s)
         if target not in sources:
             raise RequestError([f'unknown variant "{target}"{did_you_mean(target, sources)}', *broken])
         return [target], sources
-    if not Path(file).is_file():
-        raise RequestError([f"{file}: no such plugin file"])
+    _there([Path(file), *plugins])
     offered: dict[str, Source] = ask(processes, "offered_by", file, timeout_s=timeout_s)
     names = [name for name, source in offered.items() if wanted in ("", name, source.target.rpartition(":")[2])]
     if not names:
         classes = [source.target.rpartition(":")[2] for source in offered.values()]
-        raise RequestError([f"{file}: has no mixer {wanted}{did_you_mean(wanted, classes)}"])
+        none = f"has no mixer {wanted}{did_you_mean(wanted, classes)}" if wanted else "offers no variant"
+        raise RequestError([f"{file}: {none}"])
     return names, offered
-
-
-def one_target(
-    processes: FreshProcesses, target: str, plugins: list[Path], timeout_s: float = QUESTION_TIMEOUT_S
-) -> tuple[str, list[Path]]:
-    """The one variant that NAME or FILE[:CLASS] stands for, and the plugin files that a run needs for it."""
-    source = one_source(processes, target, plugins, timeout_s)
-    return source.name, plugin_files_of(source)
 
 
 def one_source(
@@ -70,15 +64,19 @@ def sources_with(
     timeout_s: float = QUESTION_TIMEOUT_S,
 ) -> tuple[dict[str, Source], list[str]]:
     """What is installed in a group and what plugin files offer, and a line for each file that does not load."""
-    missing = [f"{file}: no such plugin file" for file in plugins if not file.is_file()]
-    if missing:
-        raise RequestError(missing)
+    _there(plugins)
     if not plugins:
         return registry.installed(group), []
     found, broken, clashes = ask(processes, "sources_with", [str(file) for file in plugins], group, timeout_s=timeout_s)
     if clashes:
         raise RequestError(clashes)
     return found, broken
+
+
+def _there(files: list[Path]) -> None:
+    """Raises RequestError with a line for each file that is none."""
+    if missing := [f"{file}: no such plugin file" for file in files if not file.is_file()]:
+        raise RequestError(missing)
 
 
 def ask(

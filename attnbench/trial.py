@@ -25,7 +25,7 @@ from attnbench.settings import Measure
 
 BUDGET_S = 100.0  # no visit begins later
 CERTIFICATE_S = 40.0
-LEARNING_S = 30.0  # no training begins later, and each may take so long
+LEARNING_S = 30.0  # until costs come first; no training takes longer
 VISIT_S = 12.0  # the limit of a visit that measures costs
 TIMING = {"visits": 2, "warmup_s": 0.05, "max_s": 0.15, "precision": 0.05}
 TRAIN = {"steps": 400, "batch_size": 64, "lr": 3e-3, "n_validation": 128, "n_test": 512, "stop_at": 0.99}

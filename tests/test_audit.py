@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from runs import PLUGINS
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from attnbench import audit as auditing
 from attnbench import audit_command, cli
 from attnbench.analyse.audit import ABOVE, BELOW, LEAVING, Point, growth, judge, resolved_from
+from attnbench.errors import RequestError
 from attnbench.execute.listener import Listener
 from attnbench.execute.local import FreshProcesses
 from attnbench.measure.memory import peak_bytes
@@ -286,3 +288,29 @@ def test_what_claims_nothing_is_given_its_growth_and_no_verdict(audited):
     assert told
     assert all(": no claim: measured " in line for line in told)
     assert complexity.table([silent]).rows[1][1] == "–"
+
+
+def test_one_of_all_that_cannot_be_read_is_told_and_the_others_are_audited(monkeypatch, capsys, tmp_path, audited):
+    def claimed(processes, source):
+        if source.name != "gru":
+            return audited[0].claimed
+        raise RequestError(["gru: no module named bricks"])
+
+    monkeypatch.setattr(auditing, "claimed", claimed)
+    monkeypatch.setattr(auditing, "audit", lambda *arguments: audited[0])
+    with pytest.raises(typer.Exit) as ended:
+        audit_command.audit(every=True, out=tmp_path)
+    assert ended.value.exit_code == 1
+    assert "gru: not measured: gru: no module named bricks" in capsys.readouterr().out
+    assert (tmp_path / "table1.md").read_text().count("dense_window") > 5
+
+
+def test_what_was_audited_before_an_interruption_stands_in_the_table(monkeypatch, tmp_path, audited):
+    def interrupted(*arguments, **more):
+        yield audited[0]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(audit_command, "_audits", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        audit_command.audit(every=True, out=tmp_path)
+    assert "dense_window" in (tmp_path / "table1.md").read_text()

@@ -39,6 +39,22 @@ def test_a_plugin_that_does_not_load_is_a_wrong_request(tmp_path):
     assert "ModuleNotFoundError: No module named 'no_such_module_at_all' (bad.py:1)" in done.stderr
 
 
+def test_among_all_a_plugin_that_does_not_load_is_told_before_anything_runs(tmp_path):
+    (tmp_path / "bad.py").write_text("import no_such_module_at_all\n")
+    for command in ("audit", "check"):
+        done = attnbench(command, "--all", "--plugin", tmp_path / "bad.py")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "No module named 'no_such_module_at_all'" in done.stderr
+
+
+def test_a_file_without_a_variant_is_told(tmp_path):
+    (tmp_path / "empty.py").write_text("")
+    done = attnbench("audit", tmp_path / "empty.py")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and "empty.py" in done.stderr
+    assert attnbench("audit", f"{tmp_path / 'empty.py'}:").stderr == done.stderr
+
+
 def test_an_audit_goes_into_no_folder_that_holds_one(tmp_path):
     (tmp_path / "full").mkdir()
     done = attnbench("audit", "full", "--out", tmp_path)

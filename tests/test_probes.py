@@ -26,6 +26,13 @@ def test_a_reach_that_doubles_with_each_layer_takes_a_logarithm_of_them(T):
     assert n_layers(lambda layer: (behind == 0) | (behind == 2**layer), "causal") == (T - 1).bit_length()
 
 
+def test_a_layer_that_mixes_nothing_does_not_end_the_path():
+    def every_other(layer):
+        return torch.ones(5, 5, dtype=torch.bool) if layer % 2 else torch.eye(5, dtype=torch.bool)
+
+    assert n_layers(every_other, "causal") == 2
+
+
 def test_what_never_meets_takes_no_number_of_layers():
     assert n_layers(lambda layer: torch.eye(5, dtype=torch.bool), "causal") is None
     assert n_layers(lambda layer: torch.ones(5, 5).tril().bool(), "bidirectional") is None

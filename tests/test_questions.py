@@ -7,6 +7,17 @@ from test_cli import attnbench
 from attnbench.records import read
 
 GOOD = str(PLUGINS / "good.py")
+TWO_WAY = """from attnbench import Mixer
+
+
+class TwoWay(Mixer):
+    @classmethod
+    def unsupported(cls, spec, use, **options):
+        return None if spec.role == "bidirectional" else "both directions only"
+
+    def forward(self, x, *, context=None, key_mask=None):
+        return x if key_mask is None else x * key_mask[..., None]
+"""
 
 
 @pytest.mark.parametrize(
@@ -20,12 +31,21 @@ GOOD = str(PLUGINS / "good.py")
         (["fused", "linear", "--B", "0"], '--B 0: expected positive whole numbers such as "64,128"'),
         (["fused", "linear", "--phase", "forwards"], '--phase forwards: unknown; did you mean "forward"?'),
         (["fused", "linear", "--level", "bloc"], '--level bloc: unknown; did you mean "block"?'),
+        ([GOOD, "linear", "--plugin", "absent.py"], "absent.py: no such plugin file"),
         (["fused", "linear", "--budget", "soon"], '--budget soon: expected a duration such as "60s" or "5m"'),
     ],
 )
 def test_what_is_asked_wrongly_is_told_in_one_line(arguments, told):
     done = attnbench("crossover", *arguments)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {told}\n")
+
+
+def test_what_serves_both_directions_alone_is_compared_in_that_role(tmp_path):
+    file, out = tmp_path / "twoway.py", tmp_path / "run"
+    file.write_text(TWO_WAY)
+    done = attnbench("crossover", "none", file, "--d", "8", "--t-max", "2", "--budget", "1s", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert set(read(out)["role"]) == {"bidirectional"}
 
 
 def test_two_variants_are_compared_and_a_block_is_taken_apart(tmp_path):

@@ -172,6 +172,12 @@ def test_a_budget_is_not_spent_once_every_interval_is_as_narrow_as_asked(tmp_pat
     assert ((frame["time_high_s"] - frame["time_low_s"]) / frame["time_s"] <= 2 * PRECISION).all()
 
 
+def test_what_a_budget_leaves_over_is_left_where_nothing_is_to_be_narrowed(tmp_path, monkeypatch):
+    processes, listener = conduct(monkeypatch, tmp_path, wide, budget_s=200.0, precision=PRECISION, narrow=False)
+    assert Counter(processes.lengths) == {8: 1, 9: 1, 10: 1, 11: 1}
+    assert not listener.narrowed
+
+
 def test_a_cell_that_went_wrong_gets_no_further_round(tmp_path, monkeypatch):
     def dies_later(T, n):
         return Outcome("killed", reason="signal 9") if n > 1 else wide(T, n)

@@ -152,6 +152,11 @@ def test_a_time_that_something_disturbed_refutes_nothing():
     assert "refuted" not in tried.following(busy, "mine", [])[0].why
 
 
+@pytest.mark.parametrize(("status", "wrong"), [("timeout", False), ("failed", True), ("oom", True)])
+def test_training_that_began_late_speaks_against_nobody(status, wrong):
+    assert made(scores=score_rows(mine=status)).wrong == wrong
+
+
 def test_no_claim_has_no_verdict_and_is_not_wrong():
     found = made(claim=None)
     assert "makes no claim" in tried.verdict(found)[0]

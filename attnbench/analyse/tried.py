@@ -41,6 +41,11 @@ class Tried:
         shared = frame["T"].isin(LENGTHS) & frame["d_model"].isin(WIDTHS)
         return frame[frame["task"].isna() & (frame["level"] == "layer") & shared]
 
+    @property
+    def _weighed(self) -> DataFrame:
+        """The cells that were not trained."""
+        return self.frame[self.frame["task"].isna()]
+
     @cached_property
     def scores(self) -> DataFrame:
         """The cells that were trained."""
@@ -49,8 +54,7 @@ class Tried:
     @cached_property
     def audited(self) -> Audited:
         """Its claim beside the costs of its own cells."""
-        own = (self.frame["label"] == self.name) & self.frame["task"].isna()
-        return Audited(self.about, self.frame[own], {})
+        return Audited(self.about, self._weighed[self._weighed["label"] == self.name], {})
 
     def compared(self, measure: Measure) -> DataFrame:
         """All variants against the baseline, one family for each measure."""
@@ -68,7 +72,10 @@ class Tried:
 
     @property
     def wrong(self) -> bool:
-        """Whether a claim is refuted, or one of the variant's cells failed; what time did not suffice for did not."""
-        statuses = set(self.frame["status"][self.frame["label"] == self.name])
+        """Whether a claim is refuted, or one of the variant's cells failed; what time did not suffice for did not.
+
+        Training that began late has little time left to it, so that one that ends by its limit says nothing.
+        """
         refuted = any(one.status == "refuted" for one in self.audited.verdicts)
-        return refuted or not statuses <= {*AS_ASKED, "pending"}
+        trained, costs = (set(part["status"][part["label"] == self.name]) for part in (self.scores, self._weighed))
+        return refuted or not costs <= {*AS_ASKED, "pending"} or not trained <= {*AS_ASKED, "pending", "timeout"}

@@ -40,7 +40,6 @@ COST_MODULES = (
     "execute/build",
     "execute/phases",
     "execute/cell",
-    "execute/phases",
 )
 ACCURACY_MODULES = (
     *("mixer", "kernels", "positions", "transformer", "train", "splits", "tasks/__init__", "tasks/draw"),

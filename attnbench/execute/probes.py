@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from attnbench.registry import PluginError, Source
 from attnbench.subject import Inputs, Subject, gradients, run
 
 AT_ONCE = 32  # outputs of one sequence whose gradients are taken in one batch
+IDLE = 4  # a stack may mix in every other layer alone
 N_SEQUENCES = 2  # a ReLU can hide a path in one of them
 ROLES: tuple[Role, ...] = ("causal", "bidirectional")  # in which a sequence is mixed with itself
 
@@ -60,8 +62,8 @@ def probed(source: Source, role: Role, lengths: Sequence[int]) -> dict[str, list
 
 def sees(subject: Subject, T: int) -> Tensor:
     """(T, T) of bool: whether output i of one layer depends on input j, by gradients that are not 0, in float64."""
-    mixer, sequences = subject.build(max_T=T), subject.inputs(N_SEQUENCES, T).x.split(1)
-    return torch.stack([_seen_in(subject, mixer, x) for x in sequences]).any(0)
+    mixer, x = subject.build(max_T=T), subject.inputs(N_SEQUENCES, T).x
+    return torch.stack([_seen_in(subject, mixer, x[i : i + 1]) for i in range(N_SEQUENCES)]).any(0)
 
 
 def _seen_in(subject: Subject, mixer: Mixer, x: Tensor) -> Tensor:
@@ -78,25 +80,24 @@ def _seen_in(subject: Subject, mixer: Mixer, x: Tensor) -> Tensor:
 
 def _each_sees(subject: Subject, T: int) -> Callable[[int], Tensor]:
     """What each layer of a stack sees. A variant of which the second layer sees what the first does has all alike."""
-    first, second = (sees(replace(subject, layer=layer), T) for layer in (0, 1))
-    if torch.equal(first, second):
-        return lambda layer: first
-    return lambda layer: sees(replace(subject, layer=layer), T)
+    each = cache(lambda layer: sees(replace(subject, layer=layer), T))
+    return (lambda layer: each(0)) if torch.equal(each(0), each(1)) else each
 
 
 def n_layers(seen: Callable[[int], Tensor], role: Role) -> int | None:
     """The layers until each position has seen all that its role lets it, when layer i sees seen(i), (T, T).
 
-    None once a layer adds nothing to those below it.
+    None once IDLE layers, one after the other, add nothing to those below them.
     """
     reached = torch.eye(len(seen(0)))
     wanted = torch.ones_like(reached).tril() if role == "causal" else torch.ones_like(reached)
-    n = 0
+    n = n_idle = 0
     while not bool(reached[wanted > 0].all()):
-        further = reached + (seen(n).float() @ reached)
-        if torch.equal(further > 0, reached > 0):
+        further = (reached + seen(n).float() @ reached > 0).float()
+        n_idle = n_idle + 1 if torch.equal(further, reached) else 0
+        if n_idle == IDLE:
             return None
-        reached, n = (further > 0).float(), n + 1
+        reached, n = further, n + 1
     return n
 
 

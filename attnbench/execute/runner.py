@@ -53,6 +53,7 @@ def run(
     retry: str | Iterable[str] = (),
     fail_fast: bool = False,
     budget_s: float | None = None,
+    narrow: bool = True,
     start_method: str | None = None,
     listener: Listener | None = None,
 ) -> Run:
@@ -62,8 +63,8 @@ def run(
     of this folder left. timeout_s: seconds for each visit, instead of the file's. workers: visits side by side where
     that is allowed, default the number of usable cores. retry: statuses that a resumed run tries again. fail_fast:
     stop at the first cell that goes wrong; budget_s: begin no visit after so many seconds; either leaves the rest
-    pending, and what a budget leaves over narrows the widest intervals of time. Raises RequestError before anything
-    runs when the request is wrong.
+    pending, and what a budget leaves over narrows the widest intervals of time, unless narrow is false. Raises
+    RequestError before anything runs when the request is wrong.
     """
     path, overrides, retry = Path(sweep), listed(overrides), listed(retry)
     check_request(out=out, resume=resume, overwrite=overwrite, retry=retry)
@@ -72,7 +73,8 @@ def run(
         plan = make_plan(processes, path, tables, plugins=plugins, timeout_s=timeout_s)
         folder = _open(plan, processes, out, overrides, resume=resume, overwrite=overwrite)
         try:
-            conduct = Conduct(workers or usable_cores(), retry, fail_fast, math.inf if budget_s is None else budget_s)
+            limit_s = math.inf if budget_s is None else budget_s
+            conduct = Conduct(workers or usable_cores(), retry, fail_fast, limit_s, narrow and budget_s is not None)
             _Work(plan, folder, processes, conduct, listener or Listener()).do()
         finally:
             folder.close()
@@ -115,6 +117,7 @@ class Conduct:
     retry: Collection[str]
     fail_fast: bool
     budget_s: float
+    narrow: bool
 
 
 class _Work:
@@ -133,7 +136,8 @@ class _Work:
         self.deadline_s = time.monotonic() + conduct.budget_s
         records, _ = read_records(folder.path)
         self.begun = False  # however small a budget, one visit is made, so that each command gets farther
-        repeats = 0 if math.isfinite(conduct.budget_s) else plan.sweep.timing.repeats  # a budget narrows instead
+        self.narrow = conduct.narrow
+        repeats = 0 if self.narrow else plan.sweep.timing.repeats  # a disturbed visit is among what is narrowed
         self.agenda = Agenda(self._wanted(), records, repeats=repeats, retry=conduct.retry)
         self.quiet_s = min((s for record in self._own(records) for s in sentinels(record)), default=math.inf)
         self.n_uncounted = len({record["cell"] for record in records} - {cell.id for cell in plan.cells})
@@ -231,7 +235,7 @@ class _Work:
 
     def _narrow(self) -> None:
         """Spend what a budget leaves over on the cells whose time is known less well than asked, the widest first."""
-        while math.isfinite(self.deadline_s) and not self._over and (cells := self._wide()):
+        while self.narrow and not self._over and (cells := self._wide()):
             self.listener.narrowing(n_cells=len(cells))
             self._visit(cells, "time")
 

@@ -56,7 +56,7 @@ def theory(
                 print("\n".join(map(printable, page.lines(done[-1]))), flush=True)
                 if debug and done[-1].detail:
                     print(done[-1].detail, file=sys.stderr)
-        print(f"{sum(result.holds for result in done)} of {len(done)} statements hold in every number")
+        print(page.total(done))
     finally:  # what was shown before an interruption is kept
         if done:
             print(f"page: {page.write(done, out, quick=quick, environment=environment())}")

@@ -41,6 +41,13 @@ def summary(result: Result) -> str:
     return ", ".join(f"{n} {_plural(word, n)}" for word, n in counts.items() if n) or "nothing measured"
 
 
+def total(results: Sequence[Result]) -> str:
+    """ "6 of 10 statements hold in every number", and how many numbers were not taken, where there are such."""
+    n_left = sum(verdict(finding) == "not run" for result in results for finding in result.findings)
+    told = f"{sum(result.holds for result in results)} of {len(results)} statements hold in every number"
+    return f"{told} taken; {n_left} not taken" if n_left else told
+
+
 def write(results: Sequence[Result], folder: Path, *, quick: bool, environment: Mapping[str, Any]) -> Path:
     """Write the page into the folder and return it."""
     loader = FileSystemLoader(FOLDERS)
