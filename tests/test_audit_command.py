@@ -51,7 +51,8 @@ def test_a_file_without_a_variant_is_told(tmp_path):
     (tmp_path / "empty.py").write_text("")
     done = attnbench("audit", tmp_path / "empty.py")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: ") and "empty.py" in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert "empty.py" in done.stderr
     assert attnbench("audit", f"{tmp_path / 'empty.py'}:").stderr == done.stderr
 
 
