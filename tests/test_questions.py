@@ -13,7 +13,9 @@ TWO_WAY = """from attnbench import Mixer
 class TwoWay(Mixer):
     @classmethod
     def unsupported(cls, spec, use, **options):
-        return None if spec.role == "bidirectional" else "both directions only"
+        if spec.role != "bidirectional":
+            return "both directions only"
+        return super().unsupported(spec, use, **options)
 
     def forward(self, x, *, context=None, key_mask=None):
         return x if key_mask is None else x * key_mask[..., None]

@@ -184,7 +184,8 @@ class Sheet:
         total = self.bottom + room + legend_height + 0.1 + 0.16 * _n_lines(foot)
         self.figure = Figure(figsize=(WIDTH, total))
         self.figure.text(0.15 / WIDTH, 1 - 0.15 / total, head, fontsize=11.5, fontweight="bold", va="top")
-        self.figure.text(LEFT / WIDTH, 0.1 / total, foot, fontsize=8, color="#5f5f5f", va="bottom")
+        if foot:
+            self.figure.text(LEFT / WIDTH, 0.1 / total, foot, fontsize=8, color="#5f5f5f", va="bottom")
         lefts = [LEFT + column * (self.panel_width + GAP) for column in range(n_columns)]
         places = [(left, top) for top in tops for left in lefts]
         self.panels = [self.place(*at, self.panel_width, height) for at, _ in zip(places, titles, strict=False)]
