@@ -44,13 +44,13 @@ def audit(
 
     if (target is None) != every:
         raise RequestError(["give a variant's name or a plugin file, or --all"])
-    found = list[Audited | None]()
+    found: list[Audited | None] = []
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-audit-")))
         processes = stack.enter_context(FreshProcesses())
         try:
             for one in _audits(processes, target, plugin or [], folder, debug=debug):
-                found.append(one)  # what was audited before an interruption is kept
+                found.append(one)  # noqa: PERF402  # what was audited before an interruption is kept
         finally:
             if every and found:
                 _show_table([one for one in found if one], out)

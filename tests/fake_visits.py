@@ -82,6 +82,7 @@ def conduct(
     lengths=(8, 9, 10, 11),
     measures=("time",),
     budget_s=float("inf"),
+    narrow=True,
     reason=None,
     **timing,
 ):
@@ -98,7 +99,8 @@ def conduct(
     processes, listener, folder = FakeProcesses(visit, clock), Counter(), RunFolder.create(path)
     folder.begin("", (cell.row() for cell in cells), {})
     try:
-        runner._Work(plan, folder, processes, runner.Conduct(1, (), False, budget_s), listener).do()
+        asked = runner.Conduct(1, (), False, budget_s, narrow and budget_s < float("inf"))
+        runner._Work(plan, folder, processes, asked, listener).do()
     finally:
         folder.close()
     return processes, listener

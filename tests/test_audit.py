@@ -218,7 +218,7 @@ def audited(tmp_path_factory):
     """A real audit of a cheat, at small sizes, and one of what breaks its promises."""
     folder = tmp_path_factory.mktemp("audit")
     with pytest.MonkeyPatch.context() as patch, FreshProcesses() as processes:
-        patch.setattr(auditing, "BUDGET_S", 0.0)
+        patch.setattr(auditing, "_further", lambda found, extent, took_s: extent)
         patch.setattr(auditing, "TIMING", {"warmup_s": 0.0, "max_s": 0.01, "repeats": 0})
         unsound = file_sources(PLUGINS / "leaks_future.py")[0]
         return [
@@ -302,7 +302,7 @@ def test_one_of_all_that_cannot_be_read_is_told_and_the_others_are_audited(monke
         audit_command.audit(every=True, out=tmp_path)
     assert ended.value.exit_code == 1
     assert "gru: not measured: gru: no module named bricks" in capsys.readouterr().out
-    assert (tmp_path / "table1.md").read_text().count("dense_window") > 5
+    assert (tmp_path / "table1.md").read_text().count("dense") > 5
 
 
 def test_what_was_audited_before_an_interruption_stands_in_the_table(monkeypatch, tmp_path, audited):
@@ -313,4 +313,4 @@ def test_what_was_audited_before_an_interruption_stands_in_the_table(monkeypatch
     monkeypatch.setattr(audit_command, "_audits", interrupted)
     with pytest.raises(KeyboardInterrupt):
         audit_command.audit(every=True, out=tmp_path)
-    assert "dense_window" in (tmp_path / "table1.md").read_text()
+    assert "dense" in (tmp_path / "table1.md").read_text()
