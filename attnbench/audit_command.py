@@ -49,9 +49,8 @@ def audit(
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-audit-")))
         processes = stack.enter_context(FreshProcesses())
         try:
-            for one in _audits(processes, target, plugin or [], folder, debug=debug):
-                found.append(one)  # noqa: PERF402  # what was audited before an interruption is kept
-        finally:
+            found.extend(_audits(processes, target, plugin or [], folder, debug=debug))
+        finally:  # what was audited before an interruption is in the list
             if every and found:
                 _show_table([one for one in found if one], out)
     raise typer.Exit(1 if any(one is None or one.wrong for one in found) else 0)
