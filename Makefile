@@ -11,7 +11,7 @@ quickstart: $(VENV)/.run  ## run the main job and write its report (minutes; goe
 	$(BIN)/attnbench run experiments/quickstart.toml --out results/my_quickstart --resume
 
 test: lint  ## everything that must hold
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -136,11 +136,13 @@ class Mixer(nn.Module):
 
     claim: the asymptotic cost; without one there is no verdict.
     positions: the position embedding that a model adds when nobody says otherwise.
+    equivariant: whether, in the bidirectional role, outputs move along when the positions are permuted.
     no_decay: names of parameters that take no weight decay; lr_scale: factors on the learning rate, by name.
     """
 
     claim: ClassVar[Claim | None] = None
     positions: ClassVar[PositionKind] = "learned"
+    equivariant: ClassVar[bool] = False
     no_decay: ClassVar[tuple[str, ...]] = ()
     lr_scale: ClassVar[Mapping[str, float]] = {}
 
@@ -155,6 +157,14 @@ class Mixer(nn.Module):
         Returns (B, T, d_model).
         """
         raise NotImplementedError(f"{type(self).__name__} must define forward")
+
+    def slow_forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
+        """What `forward` computes, written as plainly as possible: every pair, every step. The specification.
+
+        Shapes as in `forward`; speed and memory do not matter. Raises NotImplementedError where there is none: then
+        nothing vouches for the fast form.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no slow form")
 
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
@@ -254,6 +264,10 @@ class Attention(Mixer):
         """Mix values: q (B, H, T, d_k), k (B, H, S, d_k), v (B, H, S, d_v) -> (B, H, T, d_v). Level `core`."""
         raise NotImplementedError(f"{type(self).__name__} must define attend")
 
+    def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """What `attend` computes, written as plainly as possible; see `Mixer.slow_forward`. Shapes as in `attend`."""
+        raise NotImplementedError(f"{type(self).__name__} has no slow form")
+
     def merge(self, y: Tensor) -> Tensor:
         """Join the heads and project out: (B, H, T, d_v) -> (B, T, d_model)."""
         merged: Tensor = self.W_o(y.transpose(1, 2).flatten(2))
@@ -264,6 +278,11 @@ class Attention(Mixer):
         self._check_inputs(x, context, key_mask)
         q, k, v, *extra = self.project(x, x if context is None else context)
         return self.merge(self.attend(q, k, v, *extra, key_mask=key_mask))
+
+    def slow_forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
+        """Project, attend slowly, merge."""
+        q, k, v, *extra = self.project(x, x if context is None else context)
+        return self.merge(self.slow_attend(q, k, v, *extra, key_mask=key_mask))
 
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
