@@ -1,4 +1,4 @@
-"""`retnet`, `gla` and `rwkv` are their recurrences, each is the other where the papers say so, and they cost what they say."""
+"""`retnet`, `gla` and `rwkv` are their recurrences, are one another where the papers say so, and cost what they say."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def right(B, T):
 @settings(deadline=None, max_examples=40)
 @given(name=NAME, T=st.integers(1, 40), chunk=st.integers(1, 45), conv=st.integers(0, 3), masked=st.booleans())
 def test_a_layer_equals_its_slow_form(name, T, chunk, conv, masked):
-    options = {"chunk": chunk} | ({} if name == "rwkv" else {"conv": conv})
-    mixer, x = build(name, **options), noise(4, T, 12)
+    mixer, x = build(name, chunk=chunk, conv=conv), noise(4, T, 12)
     key_mask = right(4, T) if masked else None
     given = [x, *mixer.parameters()]
     fast = values_and_gradients(lambda: mixer(x, key_mask=key_mask), given)
@@ -47,7 +46,9 @@ def test_a_core_equals_its_slow_form_when_T_and_S_differ(name, T, S):
     assert_equal(fast, values_and_gradients(lambda: mixer.slow_attend(*given, key_mask=key_mask), given), 1e-9)
 
 
-@pytest.mark.parametrize("options", [{"n_kv_heads": 1}, {"d_k": 3, "d_v": 7}, {"d_k": 1, "d_v": 1}])
+@pytest.mark.parametrize(
+    "options", [{"n_kv_heads": 1, "conv": 3}, {"conv": 1}, {"d_k": 3, "d_v": 7}, {"d_k": 1, "d_v": 1}]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_widths_and_shared_keys(name, options):
     mixer, x = build(name, **options), noise(2, 9, 12)
@@ -174,7 +175,7 @@ def test_what_it_cannot_do_has_a_reason(name):
         build(name).prefill(noise(1, 3, 12), key_mask=torch.ones(1, 3).bool())
 
 
-@pytest.mark.parametrize("name", ["retnet", "gla"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_convolution_has_a_width_of_at_least_0(name):
-    with pytest.raises(ValueError, match="^conv must be at least 0, got -1"):
+    with pytest.raises(ValueError, match=r"^conv must be at least 0, got -1"):
         build(name, conv=-1)

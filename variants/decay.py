@@ -45,16 +45,24 @@ class _Decaying(Attention):
     positions = "none"
     normalised = False
 
-    def __init__(self, spec: Spec, *, chunk: int, conv: int, widths: dict[str, int], **options: Any) -> None:
-        super().__init__(spec, **(options | {name: options.get(name) or width for name, width in widths.items()}))
+    def __init__(
+        self, spec: Spec, *, chunk: Annotated[int, Ge(1)] = 64, conv: Annotated[int, Ge(0)] = 0, **options: Any
+    ) -> None:
+        given = {name: value for name, value in options.items() if value is not None}
+        super().__init__(spec, **(self._widths(spec) | given))
         if spec.role != "causal":
             raise ValueError(ONE_WAY)
         check_count("chunk", chunk)
         check_count("conv", conv, at_least=0)
-        self.chunk = chunk
+        self.chunk, self.conv = chunk, conv
         self.W_gate = nn.Linear(spec.d_model, spec.n_heads * self.d_v, bias=False)
         maps = {"q": self.W_q, "k": self.W_k, "v": self.W_v} if conv else {}
-        self.convolutions = nn.ModuleDict({n: ShortConvolution(m.out_features, conv) for n, m in maps.items()})
+        self.convolutions = nn.ModuleDict({name: ShortConvolution(m.out_features, conv) for name, m in maps.items()})
+
+    @classmethod
+    def _widths(cls, spec: Spec) -> dict[str, int]:
+        """The paper's d_k and d_v."""
+        return {"d_k": spec.d_head, "d_v": spec.d_head}
 
     @classmethod
     def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
@@ -106,12 +114,14 @@ class _Decaying(Attention):
         return y[:, 0], state
 
     def flops(self, T: int, S: int) -> Flops:
-        """Pairs inside chunks, hidden ones executed too; then the state's writes and reads. Convolutions not counted."""
-        n = max(T, S) if T < S else min(T, S)  # more keys than queries: queries are padded
-        whole, rest = divmod(n, self.chunk)
+        """Pairs inside chunks, the hidden ones executed too, and the state's writes and reads; no convolution.
+
+        A query is padded for each key without one.
+        """
+        whole, rest = divmod(S, self.chunk)
         seen = whole * self.chunk * (self.chunk + 1) // 2 + rest * (rest + 1) // 2
         executed = whole * self.chunk**2 + rest**2
-        states = 4.0 * self.spec.n_heads * n * self.d_k * self.d_v
+        states = 4.0 * self.spec.n_heads * S * self.d_k * self.d_v
         return Flops(states + self.pair_flops(seen), self.projection_flops(T, S), states + self.pair_flops(executed))
 
     def step_flops(self, T: int, S: int) -> Flops:
@@ -127,8 +137,8 @@ class _Decaying(Attention):
         kind = torch.promote_types(x.dtype, torch.float32)
         state = x.new_zeros(len(x), self.spec.n_heads, self.d_k, self.d_v, dtype=kind)
         return {"state": state} | {
-            name: x.new_zeros(len(x), layer.weight.shape[1] - 1, layer.weight.shape[0])
-            for name, layer in self.convolutions.items()
+            name: x.new_zeros(len(x), self.conv - 1, layer.weight.shape[0])
+            for name, layer in self._convolutions().items()
         }
 
     def _read(self, x: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
@@ -143,17 +153,17 @@ class _Decaying(Attention):
             y = linear(x)
             if name in past:
                 after[name] = torch.cat((past[name], y), dim=1)[:, y.shape[1] :]
-                y = F.silu(short_convolution(y, self.convolutions[name].weight, past[name]))
-            found.append(
-                self._per_head(y.unflatten(-1, (-1, width)).transpose(1, 2))
-                if name != "q"
-                else y.unflatten(-1, (-1, width)).transpose(1, 2)
-            )
+                y = F.silu(short_convolution(y, self._convolutions()[name].weight, past[name]))
+            heads = _split(y, width)
+            found.append(heads if name == "q" else self._per_head(heads))
         return found, after
 
+    def _convolutions(self) -> dict[str, ShortConvolution]:
+        """Those behind W_q, W_k and W_v, by the letter; none without the option."""
+        return {name: layer for name, layer in self.convolutions.items() if isinstance(layer, ShortConvolution)}
+
     def _gate(self, x: Tensor) -> Tensor:
-        gate: Tensor = self.W_gate(x).unflatten(-1, (-1, self.d_v)).transpose(1, 2)  # (B, H, T, d_v)
-        return gate
+        return _split(self.W_gate(x), self.d_v)
 
     def _continue(self, x: Tensor, past: State) -> tuple[Tensor, State]:
         parts, after = self._read(x, past)
@@ -203,10 +213,9 @@ class _Decaying(Attention):
 class RetNet(_Decaying):
     """A constant decay per head, and rotated queries and keys."""
 
-    def __init__(
-        self, spec: Spec, *, chunk: Annotated[int, Ge(1)] = 64, conv: Annotated[int, Ge(0)] = 0, **options: Any
-    ) -> None:
-        super().__init__(spec, chunk=chunk, conv=conv, widths={"d_k": spec.d_head, "d_v": 2 * spec.d_head}, **options)
+    @classmethod
+    def _widths(cls, spec: Spec) -> dict[str, int]:
+        return {"d_k": spec.d_head, "d_v": 2 * spec.d_head}
 
     def _nothing(self, x: Tensor) -> State:
         return super()._nothing(x) | {"length": torch.tensor(0)}
@@ -232,7 +241,7 @@ class RetNet(_Decaying):
         turn = torch.polar(torch.ones_like(angle), angle).to(
             torch.complex128 if x.dtype.itemsize == 8 else torch.complex64
         )
-        pairs = torch.view_as_complex(x[..., : 2 * half].contiguous().unflatten(-1, (half, 2)))
+        pairs = torch.view_as_complex(x[..., : 2 * half].reshape(*x.shape[:-1], half, 2))
         turned = torch.view_as_real(pairs * turn).flatten(-2)
         return torch.cat((turned, x[..., 2 * half :]), dim=-1) if self.d_k % 2 else turned
 
@@ -248,12 +257,9 @@ class GLA(_Decaying):
         *,
         low_rank: Annotated[int, Ge(1)] = 16,
         normaliser: Annotated[int, Ge(1)] = 16,
-        chunk: Annotated[int, Ge(1)] = 64,
-        conv: Annotated[int, Ge(0)] = 0,
         **options: Any,
     ) -> None:
-        widths = {"d_k": max(1, spec.d_head // 2), "d_v": spec.d_head}
-        super().__init__(spec, chunk=chunk, conv=conv, widths=widths, **options)
+        super().__init__(spec, **options)
         check_count("low_rank", low_rank)
         check_count("normaliser", normaliser)
         self.normaliser, self.low_rank = normaliser, low_rank
@@ -261,6 +267,10 @@ class GLA(_Decaying):
         self.gate_up = nn.Linear(low_rank, self.n_kv_heads * self.d_k, bias=False)
         self.gate_bias = nn.Parameter(torch.zeros(self.n_kv_heads * self.d_k))
         self.norm = nn.Parameter(torch.ones(self.d_v))
+
+    @classmethod
+    def _widths(cls, spec: Spec) -> dict[str, int]:
+        return {"d_k": max(1, spec.d_head // 2), "d_v": spec.d_head}
 
     def projection_flops(self, T: int, S: int) -> float:
         """Adds the low-rank map of the gate."""
@@ -272,7 +282,7 @@ class GLA(_Decaying):
         logits = self.gate_up(self.gate_down(x)) + self.gate_bias
         kind = torch.promote_types(x.dtype, torch.float32)
         log_decay = F.logsigmoid(logits.to(kind)) / self.normaliser
-        log_decay = self._per_head(log_decay.unflatten(-1, (-1, self.d_k)).transpose(1, 2))  # (B, H, T, d_k)
+        log_decay = self._per_head(_split(log_decay, self.d_k))  # (B, H, T, d_k)
         return (q * self.d_k**-0.5, k, v, log_decay, self._gate(x)), after
 
     def _scale(self) -> Tensor:
@@ -290,10 +300,9 @@ class RWKV(_Decaying):
         *,
         blend_rank: Annotated[int, Ge(1)] = 32,
         decay_rank: Annotated[int, Ge(1)] = 64,
-        chunk: Annotated[int, Ge(1)] = 64,
         **options: Any,
     ) -> None:
-        super().__init__(spec, chunk=chunk, conv=0, widths={"d_k": spec.d_head, "d_v": spec.d_head}, **options)
+        super().__init__(spec, **options)
         check_count("blend_rank", blend_rank)
         check_count("decay_rank", decay_rank)
         d, n = spec.d_model, self.n_kv_heads * self.d_k
@@ -308,10 +317,6 @@ class RWKV(_Decaying):
         self.bonus = nn.Parameter(torch.full((spec.n_heads, self.d_k), 0.5))
         self.norm = nn.Parameter(torch.ones(spec.n_heads, self.d_v))
 
-    def flops(self, T: int, S: int) -> Flops:
-        """As of the others; the bonus is elementwise."""
-        return super().flops(T, S)
-
     def projection_flops(self, T: int, S: int) -> float:
         """Adds the low-rank maps of blends and decay."""
         d, blends = self.spec.d_model, self.blend_down.out_features
@@ -324,19 +329,19 @@ class RWKV(_Decaying):
     def _read(self, x: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
         seen = torch.cat((past["x"], x), dim=1)
         x_r, x_k, x_v, x_w, x_g = self._blends(x, seen[:, :-1] - x)
-        (q, k, v), _ = self._qkv(x_r, x_k, x_v, past={})
+        (q, k, v), after = self._qkv(x_r, x_k, x_v, past)
         kind = torch.promote_types(x.dtype, torch.float32)
         slope = (self.decay + self.decay_up(torch.tanh(self.decay_down(x_w)))).to(kind)
         log_decay = -slope.clamp(max=9.0).exp()  # exp(9): 8000 e-folds in one step forget all there is
-        log_decay = self._per_head(log_decay.unflatten(-1, (-1, self.d_k)).transpose(1, 2))
-        return (q, k, v, log_decay, self._gate(x_g)), {"x": seen[:, -1:].clone()}
+        log_decay = self._per_head(_split(log_decay, self.d_k))
+        return (q, k, v, log_decay, self._gate(x_g)), after | {"x": seen[:, -1:].clone()}
 
     def _blends(self, x: Tensor, change: Tensor) -> tuple[Tensor, ...]:
         """Five blends of each token and the one before it, `change` away: (B, T, d_model) each."""
         B, T, _ = x.shape
         low = torch.tanh(self.blend_down(torch.addcmul(x, change, self.blend_all)))  # (B, T, 5 rank)
-        low = low.view(B * T, N_BLENDS, -1).transpose(0, 1)  # (5, B T, rank)
-        weights = torch.baddbmm(self.blend[:, None], low, self.blend_up).view(N_BLENDS, B, T, -1)
+        low = low.view(B * T, N_BLENDS, len(self.blend_up[0])).transpose(0, 1)  # (5, B T, rank)
+        weights = torch.baddbmm(self.blend[:, None], low, self.blend_up).view(N_BLENDS, B, T, x.shape[2])
         return tuple(torch.addcmul(x, change, weight) for weight in weights)
 
     def _recurrence(self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -355,6 +360,11 @@ class RWKV(_Decaying):
 
     def _gated(self, y: Tensor, gate: Tensor) -> Tensor:
         return super()._gated(y, gate) * self.norm[:, None]
+
+
+def _split(x: Tensor, width: int) -> Tensor:
+    """(B, T, heads width) -> (B, heads, T, width)."""
+    return x.view(*x.shape[:2], x.shape[2] // width, width).transpose(1, 2)
 
 
 def _hide(k: Tensor, key_mask: Tensor | None) -> Tensor:
