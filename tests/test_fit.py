@@ -267,6 +267,7 @@ FORMULAS = {  # of a causal layer, forward, 4 heads; the triangle of T (T + 1) /
     "retnet": {"T d²": 16 + 8 / HEADS, "T d": 3 * 65},
     "gla": {"T d²": 8 + 2 / HEADS, "T d": 1.5 * 65 + 2 * 16 * 1.5},
     "rwkv": {"T d²": 10 + 4 / HEADS, "T d": 2 * 65 + 2 * (2 * 5 * 32 + 2 * 64)},
+    "mamba2": {"T d²": 12, "T d": 4 * 128 + 8 * 128 / 1 + 2 * HEADS + 2 * 65, "T": 128 * 65},
 }
 # The corner that a window, a stride or a filter cuts off is a negative cost, which no sum of these terms holds.
 NEARLY = {
