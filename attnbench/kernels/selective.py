@@ -70,18 +70,18 @@ class _SelectiveScan(torch.autograd.Function):
             for rows, i, times in reversed(pieces):
                 here = (rows, times)
                 a, h = _states(room, dt[here], u[here], A, B[here], before[i, rows])
+                dC[here] = torch.mul(h, dy[here].unsqueeze(2), out=_part(room[2], h.shape)).sum(3)
                 dh = torch.mul(dy[here].unsqueeze(2), C[here].unsqueeze(3), out=_part(room[2], h.shape))
                 dh[:, -1] += after[rows]
                 scan_in_place(a[:, 1:], dh[:, :-1], dh[:, -1], backwards=True)
                 torch.mul(a[:, 0], dh[:, 0], out=after[rows])
-                dC[here] = torch.matmul(h, dy[here].unsqueeze(3)).squeeze(3)
-                dB[here] = torch.matmul(dh, u[here].unsqueeze(3)).squeeze(3)
+                da = a.mul_(dh)  # times the state before, it is the loss by dt_t A
+                da[:, 1:].mul_(h[:, :-1])
+                da[:, 0].mul_(before[i, rows])
                 du[here] = torch.matmul(B[here].unsqueeze(2), dh).squeeze(2)
-                dh.mul_(a)
-                dh[:, 1:].mul_(h[:, :-1])
-                dh[:, 0].mul_(before[i, rows])  # now the loss by dt_t A
-                dA += torch.mul(dh, dt[here].unsqueeze(2), out=a).sum((0, 1))
-                torch.sum(dh.mul_(A), 2, out=ddt[here])
+                dB[here] = torch.mul(dh, u[here].unsqueeze(2), out=h).sum(3)
+                dA += torch.mul(da, dt[here].unsqueeze(2), out=h).sum((0, 1))
+                ddt[here] = da.mul_(A).sum(2)
         ddt.addcmul_(du, x)
         return du.mul_(dt), ddt, dA, dB, dC, after
 
