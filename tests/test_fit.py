@@ -264,6 +264,10 @@ FORMULAS = {  # of a causal layer, forward, 4 heads; the triangle of T (T + 1) /
     "rnn": {"T d²": 4},
     "mean": {"T d²": 4},
     "none": {"T d²": 4},
+    "mingru": {"T d²": 4, "T d": 2},
+    "minlstm": {"T d²": 6, "T d": 2},
+    "lru": {"T d²": 8, "T d": 8},
+    "mamba": {"T d²": 12.5, "T d": 128 + 192 + 16},  # B and C, 6 for each of 32 states, 4 taps of 2 channels
 }
 # The corner that a window, a stride or a filter cuts off is a negative cost, which no sum of these terms holds.
 NEARLY = {

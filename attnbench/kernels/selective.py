@@ -115,9 +115,7 @@ def _part(room: Tensor, shape: torch.Size) -> Tensor:
     return room[: shape.numel()].view(shape)
 
 
-def _states(
-    room: list[Tensor], dt: Tensor, u: Tensor, A: Tensor, B: Tensor, before: Tensor
-) -> tuple[Tensor, Tensor]:
+def _states(room: list[Tensor], dt: Tensor, u: Tensor, A: Tensor, B: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     """Decays exp(dt_t A) and states of a piece, (rows, times, N, E) each, in `room`; u is dt x, A is (N, E)."""
     shape = torch.Size((*dt.shape[:2], *A.shape))
     a = torch.mul(dt.unsqueeze(2), A, out=_part(room[0], shape)).exp_()
