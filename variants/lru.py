@@ -13,8 +13,8 @@
 How it runs: both maps are real matrix products over all positions, between them a complex `diagonal_scan`.
 
 Departures: n_state is d_model unless given. Bidirectional, as in S5 (Smith et al. 2023, arXiv 2208.04933): the same
-recurrence runs both ways, and C reads both states. The layer is the unit alone, without norm, dropout and GLU. Recurrent
-numbers are float32 for half-precision inputs. Their learning rate is half the others', and they do not decay.
+recurrence runs both ways, and C reads both states. The layer is the unit alone, without norm, dropout and GLU. States
+are float32 for half-precision inputs. Recurrent numbers learn at half the rate of the others, and they do not decay.
 """
 
 from __future__ import annotations
@@ -80,16 +80,15 @@ class LRU(Mixer):
 
     def slow_forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Every pair (t, s) by the power of lambda between them: what is behind t, and in two directions ahead too."""
-        (B, T, _), log_size, phase = x.shape, -self.nu.exp(), self.theta.exp()
-        u = self._inputs(x if key_mask is None else x * key_mask[..., None]).unflatten(-1, (-1, 2))
+        T, log_size, phase = x.shape[1], -self.nu.exp(), self.theta.exp()
+        u = _complex(self._inputs(x if key_mask is None else x * key_mask[..., None]))
         ways = []
         for sign in (1, -1) if self._two else (1,):
             n = (sign * (torch.arange(T)[:, None] - torch.arange(T)))[..., None]  # (T, T, 1) steps from s to t
             powers = torch.polar((n.clamp(min=0) * log_size).exp(), n * phase) * (n >= 0)
-            ways.append(torch.einsum("tsn,bsn->btn", powers, torch.view_as_complex(u)))
+            ways.append(torch.einsum("tsn,bsn->btn", powers, u))
         h = torch.cat(ways, dim=-1)  # (B, T, n_ways N)
-        C = self.C.unflatten(-1, (-1, 2))
-        return (h @ torch.complex(C[..., 0], -C[..., 1]).mT).real + self.D * x
+        return (h @ _complex(self.C).conj().mT).real + self.D * x
 
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
@@ -141,7 +140,7 @@ class LRU(Mixer):
 
 def _complex(u: Tensor) -> Tensor:
     """(..., 2 N) -> complex (..., N), a view where u is dense."""
-    return torch.view_as_complex(u.unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_complex(u.reshape(*u.shape[:-1], u.shape[-1] // 2, 2).contiguous())
 
 
 def _misfit(spec: Spec, r_min: float, r_max: float, max_phase: float) -> str | None:

@@ -94,7 +94,9 @@ class Mamba(Mixer):
     def slow_forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Taps and states one by one."""
         u, z = self.w_in(x).chunk(2, dim=-1)
-        u = sum(F.pad(u, (0, 0, i, 0))[:, : x.shape[1]] * self.conv.weight[:, -1 - i] for i in range(self.n_taps))
+        taps = self.conv.weight.unbind(-1)
+        shifted = [F.pad(u, (0, 0, i, 0))[:, : x.shape[1]] * tap for i, tap in enumerate(reversed(taps))]
+        u = torch.stack(shifted).sum(0)
         u = self._activated(u)
         dt, B, C = self._selected(u)
         A, h, rows = -self.A_log.exp(), x.new_zeros(x.shape[0], self.d_inner, self.n_state), []

@@ -83,7 +83,7 @@ def scan_in_place(a: Tensor, h: Tensor, first: Tensor, backwards: bool = False) 
         return
     at = n_blocks * BLOCK
     whole, rest = (slice(T - at, T), slice(0, T - at)) if backwards else (slice(0, at), slice(at, T))
-    last = _blocks_(*((x if x.shape[1] == 1 else x[:, whole]) for x in (a, h)), first, n_blocks, backwards)
+    last = _blocks_(a if a.shape[1] == 1 else a[:, whole], h[:, whole], first, n_blocks, backwards)
     _steps_(a if a.shape[1] == 1 else a[:, rest], h[:, rest], last, backwards)
 
 
@@ -97,8 +97,12 @@ def _steps_(a: Tensor, h: Tensor, before: Tensor, backwards: bool) -> Tensor:
 
 def _blocks_(a: Tensor, h: Tensor, before: Tensor, n_blocks: int, backwards: bool) -> Tensor:
     """`scan_in_place` over whole blocks; returns the last position."""
-    h = h.unflatten(1, (n_blocks, BLOCK))  # (B, n_blocks, BLOCK, ...), a view
-    a = a.unsqueeze(2).expand(-1, -1, BLOCK, *a.shape[2:]) if a.shape[1] == 1 else a.unflatten(1, (n_blocks, BLOCK))
+    blocks = (n_blocks, BLOCK)
+    h = h.view(h.shape[0], *blocks, *h.shape[2:])  # (B, n_blocks, BLOCK, ...)
+    if a.shape[1] == 1:
+        a = a.unsqueeze(2).expand(-1, -1, BLOCK, *a.shape[2:])
+    else:
+        a = a.view(a.shape[0], *blocks, *a.shape[2:])
     order = slice(None, None, -1 if backwards else 1)
     a_steps, h_steps, products = a.unbind(2)[order], h.unbind(2)[order], torch.empty_like(a)  # dense where a repeats
     p_steps = products.unbind(2)[order]
