@@ -268,6 +268,10 @@ FORMULAS = {  # of a causal layer, forward, 4 heads; the triangle of T (T + 1) /
     "gla": {"T d²": 8 + 2 / HEADS, "T d": 1.5 * 65 + 2 * 16 * 1.5},
     "rwkv": {"T d²": 10 + 4 / HEADS, "T d": 2 * 65 + 2 * (2 * 5 * 32 + 2 * 64)},
     "mamba2": {"T d²": 12, "T d": 4 * 128 + 8 * 128 / 1 + 2 * HEADS + 2 * 65, "T": 128 * 65},
+    "mingru": {"T d²": 4, "T d": 2},
+    "minlstm": {"T d²": 6, "T d": 2},
+    "lru": {"T d²": 8, "T d": 8},
+    "mamba": {"T d²": 12.5, "T d": 128 + 192 + 16},  # B and C, 6 for each of 32 states, 4 taps of 2 channels
 }
 # The corner that a window, a stride or a filter cuts off is a negative cost, which no sum of these terms holds.
 NEARLY = {
