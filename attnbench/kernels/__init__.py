@@ -1,6 +1,7 @@
 """Mathematics that several mixers share: plain functions on tensors (B, H, T, width), free for plugins to use."""
 
 from attnbench.kernels.blocks import overlapping_blocks
+from attnbench.kernels.fourier import fast_size, fft_convolution, fft_convolution_flops
 from attnbench.kernels.masked import masked_attention
 from attnbench.kernels.masks import band, visible_keys
 from attnbench.kernels.recurrence import matrix_recurrence
@@ -8,6 +9,9 @@ from attnbench.kernels.window import window_attention, window_pairs
 
 __all__ = [
     "band",
+    "fast_size",
+    "fft_convolution",
+    "fft_convolution_flops",
     "masked_attention",
     "matrix_recurrence",
     "overlapping_blocks",
