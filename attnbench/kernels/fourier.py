@@ -33,13 +33,13 @@ def fft_convolution(x: Tensor, kernel: Tensor, reverse: Tensor | None = None) ->
     return y.to(x.dtype)
 
 
-def fft_convolution_flops(T: int, n_kernels: int = 1) -> float:
+def fft_convolution_flops(T: int) -> float:
     """Operations per channel of a sequence of T positions and a kernel as long, in transforms of 2 T.
 
-    A real transform of n numbers counts 5/2 n log2 n: one of x, one back, and one of each kernel. 6 T for the product.
+    A real transform of n numbers counts 5/2 n log2 n: one of x, one of the kernel (of both directions, where there are
+    two) and one back. 6 T for the product.
     """
-    n = 2 * T
-    return (2 + n_kernels) * 2.5 * n * log2(n) + 6.0 * T if T else 0.0
+    return 15.0 * T * log2(2 * T) + 6.0 * T if T else 0.0
 
 
 @cache
@@ -94,7 +94,8 @@ def _spectrum(x: Tensor, n: int) -> Tensor:
     """(B, T, D) -> (B, D, n / 2 + 1), complex."""
     padded = x.new_zeros(x.shape[0], x.shape[2], n)
     padded[..., : x.shape[1]] = x.mT
-    return torch.fft.rfft(padded)
+    spectrum: Tensor = torch.fft.rfft(padded)
+    return spectrum
 
 
 def _groups(B: int, numbers_per_row: int) -> list[slice]:
