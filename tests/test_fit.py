@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from cores import BUILT_IN
+from cores import BIDIRECTIONAL_ONLY, BUILT_IN
 from frames import frame, timed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -264,10 +264,16 @@ FORMULAS = {  # of a causal layer, forward, 4 heads; the triangle of T (T + 1) /
     "rnn": {"T d²": 4},
     "mean": {"T d²": 4},
     "none": {"T d²": 4},
+    "linformer": {"T d²": 8, "T d": 8 * 256},  # of rank 256
 }
 # The corner that a window, a stride or a filter cuts off is a negative cost, which no sum of these terms holds.
 NEARLY = {
     "tcn": ({}, {"T d²": 4 * 3, "T² d": 0}),
+    # A logarithm is no term either, nor are products of landmarks with each other.
+    "s4d": ({}, {"T d²": 4}),
+    "hyena": ({}, {"T d²": 8}),
+    "fnet": ({}, {}),
+    "nystrom": ({}, {"T d²": 8, "T² d": 0}),
     "window": ({"window": 16}, {"T d²": 8, "T d": 4 * 16, "T² d": 0}),
     "strided": ({"stride": 16}, {"T d²": 8, "T² d": 1 / 16}),
 }
@@ -276,10 +282,11 @@ NEARLY = {
 def operations(name, phase="forward", **options):
     """The fit of a layer's operations over the whole grid, of which nothing is computed."""
     T, d, H = grid(T=(256, 512, 1024, 2048, 4096))
+    role = "bidirectional" if name in BIDIRECTIONAL_ONLY else "causal"
     values = []
     for T_one, d_one in zip(T.astype(int).tolist(), d.astype(int).tolist(), strict=True):
         with torch.device("meta"):
-            mixer = BUILT_IN[name](Spec(d_one, HEADS, T_one), **options)
+            mixer = BUILT_IN[name](Spec(d_one, HEADS, T_one, role), **options)
         values.append(cost([mixer], level="layer", phase=phase, T=T_one, S=T_one, B=1).flops)
     return fit(T, d, H, values, deterministic=True)
 
