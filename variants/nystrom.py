@@ -137,12 +137,14 @@ class Nystrom(Attention):
             both = real[:, None, :, None] & real[:, None, None, :]
             A = scores.masked_fill(~shown, -torch.inf).softmax(-1).masked_fill(~both, 0.0)
         norms = A.sum(-1).amax(-1) * A.sum(-2).amax(-1)  # (B, H)
-        Z: Tensor = A.mT / norms.clamp(min=torch.finfo(A.dtype).tiny)[..., None, None]
+        Z = (A.mT / norms.clamp(min=torch.finfo(A.dtype).tiny)[..., None, None]).flatten(0, 1)  # (B H, m, m)
+        A = A.flatten(0, 1)
         for _ in range(self.iterations):
             AZ = A @ Z
-            inner = 15 * AZ - AZ @ (7 * AZ - AZ @ AZ)  # A Z (15 I - A Z (7 I - A Z))
-            Z = (13 * Z - Z @ inner) / 4
-        return Z
+            inner = torch.baddbmm(AZ, AZ, AZ, beta=7, alpha=-1)  # A Z (7 I - A Z)
+            inner = torch.baddbmm(AZ, AZ, inner, beta=15, alpha=-1)  # A Z (15 I - A Z (7 I - A Z))
+            Z = torch.baddbmm(Z, Z, inner, beta=13 / 4, alpha=-1 / 4)
+        return Z.view(scores.shape)
 
     def _masked_segments(self, key_mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """A matrix that takes means over segments of real positions (B, 1, m, T), and which segments there are."""
