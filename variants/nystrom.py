@@ -137,7 +137,7 @@ class Nystrom(Attention):
             both = real[:, None, :, None] & real[:, None, None, :]
             A = scores.masked_fill(~shown, -torch.inf).softmax(-1).masked_fill(~both, 0.0)
         norms = A.sum(-1).amax(-1) * A.sum(-2).amax(-1)  # (B, H)
-        Z = (A.mT / norms.clamp(min=torch.finfo(A.dtype).tiny)[..., None, None]).flatten(0, 1)  # (B H, m, m)
+        Z: Tensor = (A.mT / norms.clamp(min=torch.finfo(A.dtype).tiny)[..., None, None]).flatten(0, 1)  # (B H, m, m)
         A = A.flatten(0, 1)
         for _ in range(self.iterations):
             AZ = A @ Z
