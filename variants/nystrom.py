@@ -34,7 +34,7 @@ from attnbench.mixer import Attention, Claim, Flops, Spec, Use, check_count
 
 NO_CAUSAL = "landmarks are means over the future too, so there is no causal role"
 NO_CROSS = "landmarks are taken of one sequence, so there is no cross role"
-BLOCK = 64  # positions that the convolution makes in one product
+BLOCK = 32  # positions that the convolution makes in one product
 
 
 class Nystrom(Attention):
