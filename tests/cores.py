@@ -36,7 +36,13 @@ NO_CROSS = (
     "minlstm",
     "lru",
     "mamba",
+    "s4d",
+    "hyena",
 )
+BIDIRECTIONAL_ONLY = ("fnet", "linformer", "nystrom")
+NO_STEPS = (*BIDIRECTIONAL_ONLY, "hyena")
+NO_MASK = ("fnet",)
+ELEMENTWISE = ("s4d",)  # steps without matrix products, which torch's counter does not see
 
 
 def build(

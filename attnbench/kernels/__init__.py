@@ -2,6 +2,7 @@
 
 from attnbench.kernels.blocks import overlapping_blocks
 from attnbench.kernels.directions import both_ways, halves_reason, recurrence_reason, reversal, reverse
+from attnbench.kernels.fourier import fast_size, fft_convolution, fft_convolution_flops
 from attnbench.kernels.masked import masked_attention
 from attnbench.kernels.masks import band, visible_keys
 from attnbench.kernels.recurrence import matrix_recurrence
@@ -15,6 +16,9 @@ __all__ = [
     "band",
     "both_ways",
     "diagonal_scan",
+    "fast_size",
+    "fft_convolution",
+    "fft_convolution_flops",
     "halves_reason",
     "masked_attention",
     "matrix_recurrence",
