@@ -7,7 +7,8 @@ variant does not refuse by `unsupported`; what it does not refuse, it has to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -102,14 +103,14 @@ def any_length(subject: Subject) -> None:
 
 
 def finite(subject: Subject) -> None:
-    """Outputs and, where there are any, input gradients are finite at every length, also where x is 0 everywhere."""
+    """Outputs and gradients, of inputs and parameters, are finite at every length, also where x is 0 everywhere."""
     mixer = subject.build()
     for T in subject.lengths(*LENGTHS):
         for note, change in {"": torch.clone, "all zero": torch.zeros_like}.items():
             inputs = subject.inputs(2, T).map(change).leaves()
             with subject.at(inputs, note):
                 y = run(mixer, inputs)
-                check_finite({"output": y} | _slopes(subject, y.sum(), inputs))
+                check_finite({"output": y} | _slopes(subject, y.sum(), inputs, dict(mixer.named_parameters())))
 
 
 def rows_independent(subject: Subject) -> None:
@@ -255,10 +256,16 @@ def _run_at(subject: Subject, mixer: Mixer, inputs: Inputs) -> None:
         run(mixer, inputs)
 
 
-def _slopes(subject: Subject, loss: Tensor, inputs: Inputs) -> dict[str, Tensor]:
-    """Gradients of the inputs by name; none of a variant that runs forward alone."""
-    slopes = [] if subject.no_gradients else gradients(loss, inputs)
-    return dict(zip(("gradient of x", "gradient of context"), slopes, strict=False))
+def _slopes(
+    subject: Subject, loss: Tensor, inputs: Inputs, parameters: Mapping[str, Tensor] = MappingProxyType({})
+) -> dict[str, Tensor]:
+    """Gradients of the inputs and of parameters by name; none of a variant that runs forward alone."""
+    if subject.no_gradients:
+        return {}
+    leaves = dict(zip(("x", "context"), inputs.tensors, strict=False))
+    leaves |= {name: leaf for name, leaf in parameters.items() if leaf.requires_grad}
+    slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, retain_graph=True)
+    return {f"gradient of {name}": slope for name, slope in zip(leaves, slopes, strict=True) if slope is not None}
 
 
 def _hidden_keys_unseen(subject: Subject, mixer: Mixer, inputs: Inputs, key_mask: Tensor, y: Tensor) -> None:
