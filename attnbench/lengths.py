@@ -30,7 +30,7 @@ SQUARE_MAX_T = 2048  # of variants that claim T^2, or nothing
 ROUNDING = 1e-5  # of float32 against float64, root mean square of errors by that of outputs, at any length
 LONG_T = 65537
 STALL_T = 512  # tokens of each of two kinds; in bfloat16 a sum of equal parts stops at 256 of them
-STALLED = 0.15  # of the largest output
+STALLED = 0.05  # of the largest output
 MEMORY_T, MEMORY_D = (256, 4096), (16, 256)
 MEMORY_GROWTH = 3.0
 

@@ -32,6 +32,7 @@ class _Values(Mixer):
     """W_v and W_o, with whatever stands between them."""
 
     claim = Claim(time="T d^2", memory="T d", sequential="1")
+    equivariant = True
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)

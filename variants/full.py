@@ -23,6 +23,7 @@ class Full(Attention):
     """Softmax attention that builds the whole (T, S) map of each head."""
 
     claim = Claim(time="T d^2 + T^2 d", memory="T d + H T^2", sequential="1", path="1")
+    equivariant = True
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Attention.attend`."""

@@ -28,6 +28,7 @@ class Fused(Attention):
     """Softmax attention by F.scaled_dot_product_attention."""
 
     claim = Claim(time="T d^2 + T^2 d", memory="T d", sequential="1", path="1")
+    equivariant = True
 
     def __init__(self, spec: Spec, **options: Any) -> None:
         super().__init__(spec, **options)

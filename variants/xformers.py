@@ -30,6 +30,7 @@ class XFormers(Attention):
     """Softmax attention by xformers.ops.memory_efficient_attention."""
 
     claim = Claim(time="T d^2 + T^2 d", memory="T d", sequential="1", path="1")
+    equivariant = True
 
     @classmethod
     def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
