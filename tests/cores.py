@@ -38,6 +38,8 @@ NO_CROSS = (
     "mamba",
     "s4d",
     "hyena",
+    "deltanet",
+    "gated_deltanet",
 )
 BIDIRECTIONAL_ONLY = ("fnet", "linformer", "nystrom")
 NO_STEPS = (*BIDIRECTIONAL_ONLY, "hyena")

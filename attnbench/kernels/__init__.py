@@ -1,6 +1,8 @@
 """Mathematics that several mixers share: plain functions on tensors (B, H, T, width), free for plugins to use."""
 
+from attnbench.kernels.backends import Backend, FlaKernel
 from attnbench.kernels.blocks import overlapping_blocks
+from attnbench.kernels.delta import delta_recurrence
 from attnbench.kernels.directions import both_ways, halves_reason, recurrence_reason, reversal, reverse
 from attnbench.kernels.fourier import fast_size, fft_convolution, fft_convolution_flops
 from attnbench.kernels.masked import masked_attention
@@ -12,9 +14,12 @@ from attnbench.kernels.short import ShortConvolution, short_convolution
 from attnbench.kernels.window import window_attention, window_pairs
 
 __all__ = [
+    "Backend",
+    "FlaKernel",
     "ShortConvolution",
     "band",
     "both_ways",
+    "delta_recurrence",
     "diagonal_scan",
     "fast_size",
     "fft_convolution",

@@ -1,8 +1,8 @@
 """Kernels of other packages by the name of their backend: which one a call runs on, and why one cannot.
 
 `torch` is the form written out here and runs everywhere. `fla` is the package flash-linear-attention (fla-core), whose
-kernels are Triton's, for CUDA alone. `auto` takes fla where it serves, and torch everywhere else; a backend asked for
-by name runs or is refused, and is never replaced in silence. The package is imported when a call on CUDA first needs it.
+kernels are Triton's, for CUDA alone. `auto` takes fla where it serves, and torch everywhere else. A backend asked for
+by name runs or is refused, and is never replaced in silence. The package is imported when a call on CUDA needs it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 Backend = Literal["auto", "torch", "fla"]
@@ -32,7 +31,7 @@ class FlaKernel:
     name: str
     max_width: int | None = None
 
-    def refusal(self, backend: Backend, *, device: str, dtype: str, d_k: int) -> str | None:
+    def refusal(self, backend: str, *, device: str, dtype: str, d_k: int) -> str | None:
         """Why `backend`, where it is fla, cannot serve; for `Mixer.unsupported`. The others serve everywhere."""
         return self._trouble(device, dtype, d_k) if backend == "fla" else None
 
@@ -71,11 +70,11 @@ class FlaKernel:
 
 @cache
 def _function(name: str) -> Callable[..., tuple[Tensor, Tensor]] | str:
-    """fla.ops.`name`, or why it cannot be had. Importing it builds Triton kernels and may fail in any way, even exit."""
+    """fla.ops.`name`, or why it cannot be had. Importing it needs Triton and may fail in any way, even exit."""
     module, _, function = name.rpartition(".")
     try:
         found: Callable[..., tuple[Tensor, Tensor]] = getattr(importlib.import_module(f"fla.ops.{module}"), function)
+        return found
     except (Exception, SystemExit) as error:
         why = str(error).strip().partition("\n")[0]
         return f"fla cannot be used: {type(error).__name__}: {why} (pip install fla-core, and a triton for this torch)"
-    return torch.compiler.disable(found)

@@ -17,9 +17,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from attnbench.kernels.chunks import pieces
 
 SMALLEST_LOG_DECAY = -200.0  # exp of it is 0 in float32, and 1e-87 in float64
 
@@ -34,48 +35,50 @@ def delta_recurrence(
     Returns y (B, H, T, d_v) and the last state. Stable where |k_t| <= 1 and 0 <= beta_t <= 2; `chunk` changes speed
     and memory (H T chunk for training), not the result. Gradients exist, second derivatives do not.
     """
-    T = q.shape[2]
-    rest = T % chunk
-    if rest in (0, T):
-        return _whole_chunks(q, k, v, beta, state, log_decay, rest or chunk)
-    at = T - rest
-    decays = (None, None) if log_decay is None else (log_decay[:, :, :at], log_decay[:, :, at:])
-    whole, tail = zip(*((x[:, :, :at], x[:, :, at:]) for x in (q, k, v, beta)), strict=True)
-    y, state = _whole_chunks(*whole, state, decays[0], chunk)
-    y_tail, state = _whole_chunks(*tail, state, decays[1], rest)
-    return torch.cat((y, y_tail), dim=2), state
+    (B, H, T, d_k), d_v = q.shape, v.shape[-1]
+    cuts, ys = pieces(T, chunk, B * H * max(d_k, d_v), q.device), []
+    sizes = [stop - start for start, stop, _ in cuts]
+    given = [q, k, v, beta] if log_decay is None else [q, k, v, beta, log_decay]
+    runs = zip(*(torch.split(x, sizes, dim=2) for x in given), strict=True) if T else ()
+    for run, (_, _, size) in zip(runs, cuts, strict=True):
+        y, state = _whole_chunks(*run, state=state, chunk=size)
+        ys.append(y)
+    return torch.cat(ys, dim=2) if ys else torch.zeros_like(v), state
 
 
 def _whole_chunks(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, state: Tensor, log_decay: Tensor | None, chunk: int
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor | None = None, *, state: Tensor, chunk: int
 ) -> tuple[Tensor, Tensor]:
     B, H, T, d_k = q.shape
     n, d_v = T // chunk, v.shape[-1]
-    q, k, v, beta = (x.reshape(B * H * n, chunk, -1) for x in (q, k, v, beta))  # (B H n, chunk, D or 1)
+    q, k, v, beta = (x.reshape(B * H * n, chunk, x.shape[-1]) for x in (q, k, v, beta[..., None]))
     keys, scores = torch.bmm(k, k.transpose(1, 2)), torch.bmm(q, k.transpose(1, 2))  # (B H n, chunk, chunk)
     written, final = k, None
     if log_decay is None:
         scores, read = scores.tril(), k
     else:
         sums = log_decay.reshape(B * H * n, chunk).double().clamp(min=SMALLEST_LOG_DECAY).cumsum(1)
-        between = _decay_between(sums).to(k.dtype)  # (B H n, chunk, chunk)
+        between = _decay_between(sums, k.dtype)  # (B H n, chunk, chunk)
         keys, scores = keys * between, scores * between
         since, until = (x.to(k.dtype).unsqueeze(2) for x in (sums.exp(), (sums[:, -1:] - sums).exp()))
         q, read, written, final = q * since, k * since, k * until, since[:, -1:].view(B * H, n, 1, 1)
     solved = _InverseOfUnitLower.apply((keys * beta).tril(-1))  # type: ignore[no-untyped-call]  # torch's is
-    added, erased = torch.bmm(solved, torch.cat((v, read), dim=2) * beta).split((d_v, d_k), dim=2)  # U and W
-    parts = (x.reshape(B * H, n, chunk, -1) for x in (added, erased, written))
+    added, erased = torch.bmm(solved, torch.cat((v, read), dim=2) * beta).tensor_split((d_v,), dim=2)  # U and W
+    parts = (x.reshape(B * H, n, chunk, x.shape[-1]) for x in (added, erased, written))
     u, states = _Handover.apply(*parts, final, state.reshape(B * H, d_k, d_v))  # type: ignore[no-untyped-call]
     before = states[:, :n].reshape(B * H * n, d_k, d_v)
     y = torch.baddbmm(torch.bmm(scores, u.reshape(B * H * n, chunk, d_v)), q, before)
     return y.view(B, H, T, d_v), states[:, n].view(B, H, d_k, d_v)
 
 
-def _decay_between(sums: Tensor) -> Tensor:
-    """e^(G_i - G_j) where j <= i, else 0: (N, chunk) -> (N, chunk, chunk). Masked before exp: e^(G_i - G_j) overflows."""
+def _decay_between(sums: Tensor, dtype: torch.dtype) -> Tensor:
+    """e^(G_i - G_j) where j <= i, else 0: (N, chunk) -> (N, chunk, chunk).
+
+    Masked before exp, which would overflow. The sums are float64: the difference of two long ones is a small decay.
+    """
     chunk = sums.shape[1]
     later = torch.ones(chunk, chunk, dtype=torch.bool, device=sums.device).triu(1)
-    return (sums[:, :, None] - sums[:, None, :]).masked_fill(later, -torch.inf).exp()
+    return (sums[:, :, None] - sums[:, None, :]).to(dtype).masked_fill(later, -torch.inf).exp()
 
 
 class _InverseOfUnitLower(torch.autograd.Function):
@@ -84,7 +87,7 @@ class _InverseOfUnitLower(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor) -> Tensor:
         eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand_as(a)
-        solved = torch.linalg.solve_triangular(a, eye, upper=False, unitriangular=True)
+        solved: Tensor = torch.linalg.solve_triangular(a, eye, upper=False, unitriangular=True)
         ctx.save_for_backward(solved)
         return solved
 
