@@ -22,7 +22,21 @@ BUILT_IN: dict[str, type[Mixer]] = {
 CUDA_ONLY = ("xformers",)
 ON_CPU = [name for name in BUILT_IN if name not in CUDA_ONLY]
 RECURRENT = ("lstm", "gru", "rnn")
-NO_CROSS = (*RECURRENT, "window", "strided", "none", "tcn", "mingru", "minlstm", "lru", "mamba")
+NO_CROSS = (
+    *RECURRENT,
+    "window",
+    "strided",
+    "none",
+    "tcn",
+    "retnet",
+    "gla",
+    "rwkv",
+    "mamba2",
+    "mingru",
+    "minlstm",
+    "lru",
+    "mamba",
+)
 
 
 def build(
