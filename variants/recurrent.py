@@ -71,6 +71,33 @@ class _Recurrent(Mixer):
             return y  # padding on the right comes after every real position
         return torch.cat((y, _reverse(self._scan(self.leftward, _reverse(x, order)), order)), dim=-1)
 
+    def slow_forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
+        """Cell by cell, row by row; in two directions over the real part of a row, with 0 behind it."""
+        rows = []
+        for b, row in enumerate(x):
+            n = len(row) if key_mask is None else int(key_mask[b].sum())
+            y = self._cells(self.rightward, row[:n] if self.leftward else row)
+            if self.leftward:
+                back = self._cells(self.leftward, row[:n].flip(0)).flip(0)
+                y = F.pad(torch.cat((y, back), dim=-1), (0, 0, 0, len(row) - n))
+            rows.append(y)
+        return torch.stack(rows)
+
+    def _cells(self, layer: nn.RNNBase, x: Tensor) -> Tensor:
+        """One direction over x (T, d_model): (T, d_out)."""
+        last, hs = tuple(x.new_zeros(layer.hidden_size) for _ in self.state_names), [x.new_zeros(0, layer.hidden_size)]
+        for x_t in x:
+            last = self._cell(x_t, last, *layer.all_weights[0])
+            hs.append(last[0][None])
+        return torch.cat(hs)
+
+    @staticmethod
+    def _cell(
+        x: Tensor, last: tuple[Tensor, ...], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+    ) -> tuple[Tensor, ...]:
+        """The state after x (d_model), written out."""
+        raise NotImplementedError
+
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
@@ -223,6 +250,12 @@ class Elman(_Recurrent):
     layer_class = nn.RNN
     own_loop = _ElmanLoop
 
+    @staticmethod
+    def _cell(
+        x: Tensor, last: tuple[Tensor, ...], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+    ) -> tuple[Tensor, ...]:
+        return ((w_ih @ x + b_ih + w_hh @ last[0] + b_hh).tanh(),)
+
 
 class GRU(_Recurrent):
     """One layer of torch's GRU."""
@@ -230,12 +263,28 @@ class GRU(_Recurrent):
     layer_class = nn.GRU
     own_loop = _GatedLoop
 
+    @staticmethod
+    def _cell(
+        x: Tensor, last: tuple[Tensor, ...], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+    ) -> tuple[Tensor, ...]:
+        (r, z, n), (r_h, z_h, n_h) = (w_ih @ x + b_ih).chunk(3), (w_hh @ last[0] + b_hh).chunk(3)
+        r, z = (r + r_h).sigmoid(), (z + z_h).sigmoid()
+        return ((1 - z) * (n + r * n_h).tanh() + z * last[0],)
+
 
 class LSTM(_Recurrent):
     """One layer of torch's LSTM."""
 
     layer_class = nn.LSTM
     state_names = ("h", "c")
+
+    @staticmethod
+    def _cell(
+        x: Tensor, last: tuple[Tensor, ...], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+    ) -> tuple[Tensor, ...]:
+        i, f, g, o = (w_ih @ x + b_ih + w_hh @ last[0] + b_hh).chunk(4)
+        c = f.sigmoid() * last[1] + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
 
     @classmethod
     @torch.no_grad()
