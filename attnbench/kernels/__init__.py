@@ -5,7 +5,8 @@ from attnbench.kernels.blocks import overlapping_blocks
 from attnbench.kernels.delta import delta_recurrence
 from attnbench.kernels.directions import both_ways, halves_reason, recurrence_reason, reversal, reverse
 from attnbench.kernels.fourier import fast_size, fft_convolution, fft_convolution_flops
-from attnbench.kernels.masked import masked_attention
+from attnbench.kernels.gather import gather_blocks
+from attnbench.kernels.masked import masked_attention, plain_attention
 from attnbench.kernels.masks import band, visible_keys
 from attnbench.kernels.recurrence import matrix_recurrence
 from attnbench.kernels.scan import diagonal_scan
@@ -24,10 +25,12 @@ __all__ = [
     "fast_size",
     "fft_convolution",
     "fft_convolution_flops",
+    "gather_blocks",
     "halves_reason",
     "masked_attention",
     "matrix_recurrence",
     "overlapping_blocks",
+    "plain_attention",
     "recurrence_reason",
     "reversal",
     "reverse",

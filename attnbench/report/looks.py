@@ -37,6 +37,12 @@ BUILT_IN = (
     "lru",
     "mamba",
     "s4d",
+    "fnet",
+    "linformer",
+    "nystrom",
+    "hyena",
+    "gqa",
+    "topk",
     "deltanet",
     "gated_deltanet",
 )
