@@ -24,6 +24,8 @@ class Cell:
     label: how tables and plots call the variant; it names options when a sweep uses one variant with several.
     digest: of the sources and settings beyond these fields that decide the numbers.
     cross: the variant that is the decoder's cross-attention, where the task is sequence to sequence.
+    d_used: the width really used, where parameters are matched; d_model is the one that was asked for, by which cells
+    are compared.
     device_name: what kind of device it is, so that numbers of two machines are never those of one cell.
     """
 
@@ -51,13 +53,15 @@ class Cell:
     measures: tuple[Measure, ...]
     cross: str | None = None
     device_name: str = ""
+    d_used: int | None = None
     digest: str = ""
     label: str = field(default="", compare=False)
 
     @cached_property
     def id(self) -> str:
         """Twelve hex digits that say what the cell is; measures and label are not part of it."""
-        settings = {key: value for key, value in asdict(self).items() if key not in ("measures", "label")}
+        apart = ("measures", "label", *(["d_used"] if self.d_used is None else []))
+        settings = {key: value for key, value in asdict(self).items() if key not in apart}
         return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     @property
@@ -69,6 +73,11 @@ class Cell:
     def options(self) -> dict[str, Any]:
         """Every option in force, see `flat_options`."""
         return flat_options(self.parts)
+
+    @property
+    def width(self) -> int:
+        """The d_model of what is built."""
+        return self.d_used or self.d_model
 
     @property
     def mixer_roles(self) -> tuple[Role, ...]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from attnbench.execute.plan import Plan
 
 # Settings that a table of cells has as columns; cells that differ in any other are in tables of their own.
-COLUMNS = ("T", "S", "d_model", "n_heads", "max_T", "d_ff", "positions", "seed")
+COLUMNS = ("T", "S", "d_model", "d_used", "n_heads", "max_T", "d_ff", "positions", "seed")
 NAMED = ("cell", "label", "variant", "options")  # told by the first two columns
 WIDTH = 160  # characters, where there is no terminal to ask
 N_TOLD = 3

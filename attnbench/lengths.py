@@ -104,7 +104,7 @@ def memory_as_claimed(subject: Subject) -> None:
         raise NotApplicableError(reason)
     base = found[short, narrow]
     for size, axis in (((long, narrow), "T"), ((short, wide), "d")):
-        growth = float(found[size]) / float(base)
+        growth = float(found[size]) / float(base or 1)  # a mixer without parameters may keep nothing at all
         if growth > MEMORY_GROWTH:
             T, d = size
             told = f"keeps {growth:.3g} times as much of its claim {claim.memory} as at T = {short}, d = {narrow}"

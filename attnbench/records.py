@@ -56,6 +56,7 @@ COLUMNS = (
     "S",
     "B",
     "d_model",
+    "d_used",
     "n_heads",
     "max_T",
     "n_layers",

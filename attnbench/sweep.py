@@ -101,6 +101,7 @@ class Sweep(Settings):
 
     question: str = ""
     baseline: Annotated[str | None, BeforeValidator(_baseline)] = None
+    match_parameters: Annotated[str | None, BeforeValidator(_baseline)] = None
     plugins: Annotated[list[str], BeforeValidator(as_list)] = Field(default_factory=list)
     defaults: Grid = Grid()
     grid: list[Grid] = Field(min_length=1)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 
@@ -42,6 +43,15 @@ def test_forkserver_has_loaded_torch_and_the_parent_need_not(processes):
     if processes.start_method != "forkserver":
         pytest.skip("no forkserver on this system")
     assert processes.call("child_jobs:torch_is_loaded").value is True
+
+
+def test_a_temporary_folder_with_a_name_too_long_for_a_socket_costs_time_and_not_the_run(tmp_path, monkeypatch):
+    deep = tmp_path / ("long" * 25)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with FreshProcesses() as processes:
+        assert processes.start_method == "spawn"
+        assert processes.call("child_jobs:add", 1, 2).value == 3
 
 
 def test_values_come_back_with_the_job_that_asked(processes):

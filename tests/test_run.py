@@ -413,8 +413,8 @@ def test_first_call_of_each_size_stands_apart_from_the_samples(tmp_path):
     sweep = write_sweep(tmp_path, '[[grid]]\nvariant = "slow_start"\nT = [64, 128, 256]\n', head)
     frame = attnbench.run(sweep, out=tmp_path / "run").frame
     assert list(frame["status"]) == ["ok"] * 3
-    assert (frame["time_s"] < 0.01).all()
-    assert frame["first_call_s"].between(0.3, 0.4).all()
+    assert (frame["time_s"] < 0.1).all()  # a call takes some ms, the first of a size sleeps for 0.3 s
+    assert frame["first_call_s"].between(0.3, 1).all()
     assert (frame["warmup_s"] >= frame["first_call_s"]).all()
 
 
@@ -552,7 +552,7 @@ def a_run_that_sleeps(folder, *more):
         env=os.environ | {"TMPDIR": str(folder / "tmp")},
     )
     while not list(folder.glob("**/records.jsonl")):
-        assert process.poll() is None
+        assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
     time.sleep(0.3)
     return process, psutil.Process(process.pid).children(recursive=True)

@@ -103,7 +103,7 @@ def _certified(cell: Cell, part: int, cls: type[Mixer], layer: int, lengths: set
         n_heads=cell.n_heads,
         layer=layer,
     )
-    d_head = cell.d_model // cell.n_heads
+    d_head = cell.width // cell.n_heads
     found = certified(avoid=lengths, d_head=min(d_head, WIDEST_HEAD))
     return certified(d_head=d_head) if found.untried else found
 
@@ -268,7 +268,7 @@ def _read_back(cell: Cell, mixers: Sequence[Mixer], example: Tensor) -> dict[str
     found = [_built(part, mixer) for part, mixer in zip(cell.parts, mixers, strict=False)]
     return {
         "options": flat_options(found),
-        "d_model": mixers[0].spec.d_model,
+        "d_used": mixers[0].spec.d_model,
         "n_heads": mixers[0].spec.n_heads,
         "dtype": str(example.dtype).removeprefix("torch."),
         "device": example.device.type,

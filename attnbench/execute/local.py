@@ -1,7 +1,7 @@
 """Fresh processes on this machine: each job runs in a process of its own, with a time limit, and cannot harm another.
 
 A forkserver that has imported torch (and run none of it) starts a process in tens of milliseconds with clean memory
-statistics; where the system has none, a spawned interpreter takes seconds and gives the same results.
+statistics; where the system can have none, a spawned interpreter takes seconds and gives the same results.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from attnbench.registry import describe_error
 PRELOAD = ["attnbench.execute.cell", "attnbench.execute.describe"]
 PRELOAD_TRAINING = ["torch._dynamo"]  # the first optimiser of a process imports it, a second that belongs to no visit
 LONGEST_SLEEP_S = 1e5  # poll(2) counts milliseconds in 32 bits
+LONGEST_SOCKET = 103  # characters of a socket's path on the strictest system, macOS
+SOCKET = "/pymp-12345678/listener-12345678"  # what multiprocessing adds to the temporary folder for a forkserver
 SIGNAL_HINTS: dict[int, str] = {
     signal.SIGKILL: "perhaps out of memory",
     signal.SIGSEGV: "segmentation fault",
@@ -88,8 +90,7 @@ class FreshProcesses:
     """
 
     def __init__(self, start_method: str | None = None, *, training: bool = False) -> None:
-        methods = multiprocessing.get_all_start_methods()
-        self.start_method = start_method or ("forkserver" if "forkserver" in methods else "spawn")
+        self.start_method = start_method or ("forkserver" if _can_have_a_forkserver() else "spawn")
         self._context: Any = multiprocessing.get_context(self.start_method)
         if self.start_method == "forkserver":
             self._context.set_forkserver_preload(PRELOAD + PRELOAD_TRAINING * training)
@@ -263,6 +264,12 @@ def _tail(path: Path) -> str:
 
 def _last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def _can_have_a_forkserver() -> bool:
+    """Whether the system has one, and a temporary folder whose name leaves room for its socket's."""
+    offered = "forkserver" in multiprocessing.get_all_start_methods()
+    return offered and len(os.fsencode(tempfile.gettempdir() + SOCKET)) <= LONGEST_SOCKET
 
 
 _MAIN = threading.Lock()  # runs in several threads of one program would take each other's stand-in for the script

@@ -112,10 +112,10 @@ def make_plan(
     catalogue: Catalogue = asked.value
     sweep = validate(tables, str(path), catalogue)
     context = f"torch {package_version('torch')}"
-    cells = tuple(expand(sweep, catalogue, context))
+    cells = _matched(processes, sweep, expand(sweep, catalogue, context), catalogue, path)
     again = tuple(repeated(sweep, catalogue, context))
     judgements = _judged(processes, cells, catalogue, bounded(QUESTION_TIMEOUT_S, limit_s))
-    baseline = _baseline(sweep, cells, path)
+    baseline = label_of(sweep.baseline, cells, f"{path}: baseline") or _usual(cells)
     return Plan(path, sweep, cells, again, judgements, catalogue, baseline, limit_s, files)
 
 
@@ -140,13 +140,31 @@ def _judged(
     return tuple(judged.get(cell.id, Judgement()) for cell in cells)
 
 
-def _baseline(sweep: Sweep, cells: Sequence[Cell], path: Path) -> str:
-    """The label that ratios are taken against: as asked, else fused if present, else the first."""
-    labels = list(dict.fromkeys(cell.label for cell in cells))
+def _matched(
+    processes: FreshProcesses, sweep: Sweep, cells: Sequence[Cell], catalogue: Catalogue, path: Path
+) -> tuple[Cell, ...]:
+    """The cells, at widths that give each as many parameters as the variant that the sweep names, if it names one."""
+    label = label_of(sweep.match_parameters, cells, f"{path}: match_parameters")
+    if label is None:
+        return tuple(cells)
+    parts = next(cell.parts for cell in cells if cell.label == label)
+    asked = processes.call("attnbench.execute.match:matched", cells, parts, catalogue.variant_sources)
+    if asked.status != "ok":
+        raise RequestError([f"{path}: match_parameters: no widths can be found: {asked.reason}"])
+    return tuple(asked.value)
+
+
+def label_of(wanted: str | None, cells: Sequence[Cell], key: str) -> str | None:
+    """The label of a variant that a sweep names by it or by its name. Raises RequestError where there is none."""
+    labels = dict.fromkeys(cell.label for cell in cells)
     by_variant = {cell.variant: cell.label for cell in reversed(cells)}
-    wanted = sweep.baseline or ("fused" if "fused" in by_variant else labels[0])
-    if wanted in labels:
+    if wanted is None or wanted in labels:
         return wanted
     if wanted in by_variant:
         return by_variant[wanted]
-    raise RequestError([f'{path}: baseline: "{wanted}" is not among the variants{did_you_mean(wanted, labels)}'])
+    raise RequestError([f'{key}: "{wanted}" is not among the variants{did_you_mean(wanted, labels)}'])
+
+
+def _usual(cells: Sequence[Cell]) -> str:
+    """The label that ratios are taken against where the sweep names none: fused if present, else the first."""
+    return next((cell.label for cell in cells if cell.variant == "fused"), cells[0].label)

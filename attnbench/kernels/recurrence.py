@@ -5,14 +5,31 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attnbench.kernels.scalar_decay import scalar_recurrence
+from attnbench.kernels.vector_decay import vector_recurrence
 
-def matrix_recurrence(q: Tensor, k: Tensor, v: Tensor, state: Tensor, *, chunk: int) -> tuple[Tensor, Tensor]:
-    """S_t = S_{t-1} + k_t^T v_t and y_t = q_t S_t for all t, from S_0 = state.
+
+def matrix_recurrence(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, *, chunk: int, log_decay: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """S_t = D_t S_{t-1} + k_t^T v_t and y_t = q_t S_t for all t, from S_0 = state; D_t acts before the write.
 
     q, k: (B, H, T, d_k). v: (B, H, T, d_v). state: (B, H, d_k, d_v). Any T, 0 included.
+    log_decay: log D_t, at most 0: (B, H, T), one number per head; (B, H, T, d_k), one per key channel; None, D_t = 1.
+    With one number per head, q and k may have fewer heads G, each shared by H / G consecutive heads of v. Any size of
+    log_decay is taken, to -inf excluded; with it, gradients can be taken once, not twice.
+
     Returns y (B, H, T, d_v) and the last state. Inside a chunk the pairs are masked products, between chunks a state
-    is handed on; `chunk` changes speed and memory (H T chunk for training), not the result.
+    is handed on; `chunk` changes speed and memory (H T chunk for training, without decay), not the result.
     """
+    if log_decay is None:
+        return _without_decay(q, k, v, state, chunk)
+    if log_decay.ndim == 3:
+        return scalar_recurrence(q, k, v, log_decay.expand(v.shape[:3]), state, chunk)
+    return vector_recurrence(q, k, v, log_decay.expand(k.shape), state, chunk)
+
+
+def _without_decay(q: Tensor, k: Tensor, v: Tensor, state: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
     T = q.shape[2]
     rest = T % chunk
     if rest in (0, T):

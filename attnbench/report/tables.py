@@ -47,6 +47,7 @@ RULE = (
 NO_CROSSOVER = "no crossover in the measured range"
 COUNTS = ("n_params", "n_params_body")
 SIZES = ("param_bytes", "optimizer_bytes", "saved_bytes", "state_bytes")
+WIDTH = "d_used"  # told where parameters are matched, so where it is not the width that was asked for
 RARE = ("roof_share", "bytes_moved", "optimizer_bytes", "saved_bytes", "state_bytes")  # some phases or runs have none
 COSTS = ("flops", "flops_executed", "roof_share", "bytes_moved", *COUNTS, *SIZES)
 ROOF = (
@@ -213,17 +214,18 @@ def slopes(merged: DataFrame, over: Axis = "T") -> DataFrame:
 
 
 def costs(frame: DataFrame) -> DataFrame:
-    """What a cell costs by formula and by size: label, d_model, T, the settings that differ, and COSTS.
+    """What a cell costs by formula and by size: label, d_model, T, the settings that differ, WIDTH, and COSTS.
 
     Those of RARE are left out where no cell has them.
     """
     parts = []
+    known = [*([WIDTH] if (frame[WIDTH].fillna(frame["d_model"]) != frame["d_model"]).any() else []), *COSTS]
     for group in groups(frame):
-        part = group.frame.groupby(POINT, sort=False)[list(COSTS)].first().reset_index().astype("object")
+        part = group.frame.groupby(POINT, sort=False)[known].first().reset_index().astype("object")
         parts.append(part.assign(**{name: group.settings.get(name) for name in group.differs}))
-    together = pd.concat(parts, ignore_index=True) if parts else DataFrame(columns=[*POINT, *COSTS])
-    told = [name for name in COSTS if name not in RARE or together[name].notna().any()]
-    return together[[*(name for name in together.columns if name not in COSTS), *told]].rename(
+    together = pd.concat(parts, ignore_index=True) if parts else DataFrame(columns=[*POINT, *known])
+    told = [name for name in known if name not in RARE or together[name].notna().any()]
+    return together[[*(name for name in together.columns if name not in known), *told]].rename(
         columns={"label": "variant"}
     )
 
