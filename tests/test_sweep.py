@@ -165,7 +165,8 @@ def test_a_table_of_options_may_leave_what_each_use_gives():
 # What is wrong, and how it is told
 
 WRONG_KEYS = {
-    "windw = 3\n" + GRID: "windw: unknown key; known: baseline, defaults, grid, match_parameters, memory_limit, options, plugins, "
+    "windw = 3\n"
+    + GRID: "windw: unknown key; known: baseline, defaults, grid, match_parameters, memory_limit, options, plugins, "
     "question, tasks, timeout, timing, train",
     GRID + "dtpe = 'float32'\n": 'grid[0].dtpe: unknown key; did you mean "dtype"?',
     GRID + "t = [64]\n": 'grid[0].t: unknown key; did you mean "T"?',
