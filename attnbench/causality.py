@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnbench.mixer import Mixer
-from attnbench.subject import MAX_T, Inputs, Subject, gradients, needs_causal, run
+from attnbench.subject import MAX_T, Inputs, Subject, gradients, needs_causal, needs_gradients, run
 
 FAR = (517, 512, 519, 576)  # one of these lengths, for leaks that no short sequence shows
 FAR_CUTS = (128, 200, 256, 384, 511, 516)
@@ -34,6 +34,7 @@ def causal_values(subject: Subject) -> None:
 
 def causal_gradients(subject: Subject) -> None:
     """d out[:t] / d x[t:] is 0 for every t, in training mode too (a batch norm sees the future only there)."""
+    needs_gradients(subject)
     lengths = _causal_lengths(subject)
     for training, some in ((False, lengths), (True, lengths[:3])):
         mixer = subject.build().train(training)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnbench import audit_command, commands, questions, registry
+from attnbench.check_command import check
 from attnbench.commands import AsJson, Debug
 from attnbench.errors import RequestError
-from attnbench.registry import Source, describe_error
-from attnbench.targets import QUESTION_TIMEOUT_S, ask, seconds, sources_with, targets
+from attnbench.registry import describe_error
+from attnbench.targets import ask, seconds, sources_with
 from attnbench.terminal import StoppedError, speak_plainly, stop_in_good_order
 from attnbench.theory.command import theory
 from attnbench.wording import printable
 
 if TYPE_CHECKING:
-    from attnbench.execute.local import FreshProcesses
     from attnbench.records import Run
 
 app = typer.Typer(
@@ -129,33 +129,7 @@ app.command()(commands.plot)
 app.command()(commands.table)
 
 
-@app.command()
-def check(
-    target: Annotated[
-        str | None, typer.Argument(metavar="NAME|FILE[:CLASS]", help="A variant's name, or a plugin file.")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Check every installed variant.")] = False,
-    plugin: Plugins = [],
-    timeout: Annotated[str, typer.Option(help="Limit of loading, and of each variant.")] = "600s",
-    debug: Debug = False,
-) -> None:
-    """Try the promises that every variant keeps.
-
-    Each broken one is named, with the input and the error. Exit status 1 when one is red.
-
-    Example: attnbench check my_attention.py:BlockMean
-    """
-    from attnbench.execute.local import FreshProcesses
-
-    if (target is None) != every:
-        raise RequestError(["give a variant's name or a plugin file, or --all"])
-    timeout_s = seconds("--timeout", timeout) or 0.0
-    with FreshProcesses() as processes:
-        names, sources = targets(processes, target, plugin, min(timeout_s, QUESTION_TIMEOUT_S))
-        green = [_certificate(processes, sources[name], timeout_s) for name in names]
-    raise typer.Exit(0 if all(green) else 1)
-
-
+app.command()(check)
 app.command("try")(questions.try_variant)
 app.command()(audit_command.audit)
 app.command()(questions.crossover)
@@ -288,17 +262,6 @@ def _show_plan(sweep: Path, overrides: list[str], workers: int | None, **asked: 
     with FreshProcesses() as processes:
         plan = make_plan(processes, sweep, tables, **asked)
     show(plan, list(changes(read_toml(sweep), tables)), workers or usable_cores())
-
-
-def _certificate(processes: FreshProcesses, source: Source, timeout_s: float) -> bool:
-    """Check one variant in a process of its own and print what was found; whether it is green."""
-    outcome = processes.call("attnbench.execute.cell:certificate", source, timeout_s=timeout_s)
-    if outcome.status != "ok":
-        print(f"{source.name}: {outcome.status}: {outcome.reason}")
-        return False
-    ok, lines = outcome.value
-    print("\n".join(lines))
-    return bool(ok)
 
 
 if __name__ == "__main__":

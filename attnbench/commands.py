@@ -127,7 +127,7 @@ def show_abilities(found: Sequence[Mapping[str, Any]], broken: Sequence[str], *,
         print(json.dumps({"found": found, "broken": broken}, indent=2))
         return
     rows = [[one["name"], *_marks(one)] for one in found]
-    _print_grid(["variant", "causal", "bidirectional", "cross", "decoding", "cpu", "cuda"], rows)
+    print_grid(["variant", "causal", "bidirectional", "cross", "decoding", "cpu", "cuda"], rows)
     print("a role is served with key masks of this kind: any subset, right padding, none; –: not served")
     for one in found:
         for told, reason in _reasons(one):
@@ -191,12 +191,12 @@ def show(table: Table) -> None:
     """Print a table with its title and its note."""
     print(table.title)
     head, *rows = table.rows
-    _print_grid(head, rows)
+    print_grid(head, rows)
     if table.note:
         print(table.note)
 
 
-def _print_grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """As wide as it is; in a terminal, as wide as that."""
     grid = Grid(*heads)
     for row in rows:

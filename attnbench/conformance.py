@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from attnbench.mixer import Mixer, Role
-from attnbench.promises import PROMISES, Promise, shape
+from attnbench.promises import PROMISES, THOROUGH, Promise, shape
 from attnbench.registry import describe_error, variant_name
 from attnbench.subject import PRECISIONS, BrokenError, CrashError, NotApplicableError, Subject
 
@@ -99,16 +99,18 @@ def certify(
     d_head: int = 4,
     avoid: Iterable[int] = (),
     layer: int = 0,
+    thorough: bool = False,
 ) -> Certificate:
     """Try every promise in every role (all three unless given) that the variant does not refuse.
 
-    avoid: lengths not to try. layer: which of a model's layers the variant is told to be.
+    avoid: lengths not to try. layer: which of a model's layers the variant is told to be. thorough: whether to try
+    also what takes seconds: long sequences, memory, gradients by differences, more sizes of the slow form.
     A faulty variant is a result, never an exception. Raises TypeError when cls is no Mixer subclass, and ValueError
     for an unknown role or dtype. Leaves torch's generators as they were.
     """
     roles = tuple(ROLES if roles is None else roles)
     _check_request(cls, roles, dtype)
-    place = (dtype, device, n_heads, d_head, frozenset(avoid), layer)
+    place = (dtype, device, n_heads, d_head, frozenset(avoid), layer, thorough)
     subjects = [Subject(cls, dict(options or {}), role, *place) for role in roles]
     n_gpus = torch.cuda.device_count() if device.startswith("cuda") else 0
     with torch.random.fork_rng(devices=range(n_gpus)), torch.enable_grad():
@@ -148,14 +150,16 @@ def _tried_in_role(subject: Subject) -> list[Result]:
     first = _tried(shape, subject)
     if first.status != "kept":
         return [first]
-    return [first, *(_tried(promise, subject) for promise in PROMISES if promise is not shape)]
+    promises = (*PROMISES, *THOROUGH) if subject.thorough else PROMISES
+    return [first, *(_tried(promise, subject) for promise in promises if promise is not shape)]
 
 
 def _tried(promise: Promise, subject: Subject) -> Result:
     status: Status = "kept"
     detail = ""
     try:
-        promise(subject)
+        with torch.set_grad_enabled(subject.no_gradients is None):
+            promise(subject)
     except NotApplicableError as reason:
         status, detail = "not applicable", str(reason)
     except CrashError as error:

@@ -1,4 +1,4 @@
-"""The promises that every variant keeps, one function each, in the order of PROMISES.
+"""The promises that every variant keeps, one function each: PROMISES before every run, THOROUGH in a certificate too.
 
 A promise takes a Subject and returns when it is kept. It raises BrokenError with the input and the error, CrashError
 when the variant raised, and NotApplicableError with a reason. Each is tried in every role and at every length that the
@@ -7,15 +7,19 @@ variant does not refuse by `unsupported`; what it does not refuse, it has to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from attnbench.causality import causal_gradients, causal_values
+from attnbench.forms import equals_slow_form, gradcheck, permutation_equivariance, sizes_of_one
+from attnbench.lengths import error_growth, long_sequence, memory_as_claimed, sums_in_float32
 from attnbench.mixer import Attention, Mask, Mixer
 from attnbench.subject import (
     LENGTHS,
+    MASKED_LENGTHS,
     MAX_T,
     BrokenError,
     Inputs,
@@ -25,8 +29,11 @@ from attnbench.subject import (
     check_finite,
     check_shape,
     gradients,
+    masked_sizes,
+    masks_taken,
     needs_attention,
     needs_causal,
+    needs_gradients,
     real_queries,
     right_mask,
     run,
@@ -34,7 +41,6 @@ from attnbench.subject import (
 )
 
 Promise = Callable[[Subject], None]
-MASKED_LENGTHS = (9, 70, 128)
 CONSTANT = 3.7
 SLACK = 1e-4  # weights may miss 1 by this much: normalisers carry an epsilon, 1e-6 in Katharopoulos et al. 2020
 
@@ -97,14 +103,14 @@ def any_length(subject: Subject) -> None:
 
 
 def finite(subject: Subject) -> None:
-    """Outputs and input gradients are finite at every length, also where x is 0 everywhere."""
+    """Outputs and gradients, of inputs and parameters, are finite at every length, also where x is 0 everywhere."""
     mixer = subject.build()
     for T in subject.lengths(*LENGTHS):
         for note, change in {"": torch.clone, "all zero": torch.zeros_like}.items():
             inputs = subject.inputs(2, T).map(change).leaves()
             with subject.at(inputs, note):
                 y = run(mixer, inputs)
-                check_finite({"output": y} | _named(gradients(y.sum(), inputs)))
+                check_finite({"output": y} | _slopes(subject, y.sum(), inputs, dict(mixer.named_parameters())))
 
 
 def rows_independent(subject: Subject) -> None:
@@ -120,6 +126,8 @@ def rows_independent(subject: Subject) -> None:
         row = (~beside)[:, None]
         changed = run(mixer, inputs.map(lambda x: subject.shove(x, row)))
         subject.same(changed[beside], y[beside], "a change of row 2 changes other rows")
+    if subject.no_gradients:
+        return
     inputs, mixer = inputs.leaves(), mixer.train()
     with subject.at(inputs, "training mode"):
         loss = run(mixer, inputs)[~beside].sum()
@@ -128,23 +136,33 @@ def rows_independent(subject: Subject) -> None:
 
 
 def key_mask_honoured(subject: Subject) -> None:
-    """Hidden keys change no real position, and a right-padded row equals the shorter sequence."""
+    """What stands at hidden keys changes no real position."""
     mixer = subject.build()
-    for mask in _masks(subject):
-        for T, S in _masked_sizes(subject, mask):
+    for mask in masks_taken(subject):
+        for T, S in masked_sizes(subject, mask):
             inputs = subject.inputs(4, T, S)
             key_mask = right_mask(subject, S) if mask == "right" else any_mask(subject, S)
             with torch.no_grad(), subject.at(inputs, f"key_mask {mask}"):
                 y = run(mixer, inputs, key_mask)
                 _hidden_keys_unseen(subject, mixer, inputs, key_mask, y)
-                if mask == "right":
-                    _padded_equals_shorter(subject, mixer, inputs, key_mask, y)
+
+
+def packing(subject: Subject) -> None:
+    """Rows of many lengths in one batch, padded on the right, each give what they give alone and unpadded."""
+    masks_taken(subject)
+    mixer, sizes = subject.build(), masked_sizes(subject, "right")
+    if not sizes:
+        raise NotApplicableError(subject.reason(MASKED_LENGTHS[0], mask="right"))
+    for T, S in sizes:
+        inputs, key_mask = subject.inputs(4, T, S), right_mask(subject, S)
+        with torch.no_grad(), subject.at(inputs, "key_mask right"):
+            _padded_equals_shorter(subject, mixer, inputs, key_mask, run(mixer, inputs, key_mask))
 
 
 def no_key_gives_zero(subject: Subject) -> None:
     """A query without a visible key: finite with finite gradients; 0 in an attention; no effect on other rows."""
-    masks = _masks(subject)
-    T, S = _masked_sizes(subject, masks[-1])[0]
+    masks = masks_taken(subject)
+    T, S = masked_sizes(subject, masks[-1])[0]
     inputs, mixer = subject.inputs(3, T, S).leaves(), subject.build()
     key_mask = torch.ones(3, S, dtype=torch.bool, device=subject.device)
     key_mask[1] = False
@@ -152,7 +170,7 @@ def no_key_gives_zero(subject: Subject) -> None:
     with subject.at(inputs, "key_mask hides all of row 1"):
         y = run(mixer, inputs, key_mask)
         for loss in (y.sum(), y[[0, 2]].sum()):
-            check_finite({"output": y} | _named(gradients(loss, inputs)))
+            check_finite({"output": y} | _slopes(subject, loss, inputs))
         others = run(mixer, inputs.rows([0, 2]), key_mask[[0, 2]])
         subject.same(others, y[[0, 2]], "row 1 changes the other rows")
         if isinstance(mixer, Attention):
@@ -201,6 +219,7 @@ def aligned_bottom_right(subject: Subject) -> None:
 
 def every_parameter_learns(subject: Subject) -> None:
     """Each trainable parameter receives a finite gradient that is not all zero, at the longest length."""
+    needs_gradients(subject)
     inputs, mixer = subject.inputs(4, max(subject.lengths(*LENGTHS))), subject.build()
     parameters = {name: p for name, p in mixer.named_parameters() if p.requires_grad}
     if not parameters:
@@ -219,7 +238,7 @@ def decoding(subject: Subject) -> None:
     """`prefill` (of nothing too) and `step` up to max_T equal the whole pass; a state can be stepped twice."""
     totals = subject.lengths(6, 70, MAX_T, phase="decode")
     mixer = subject.build()
-    prompts = [(0, totals[0]), *((subject.free(T0), T) for T in totals for T0 in ([1] if T < 60 else [T - 7]))]
+    prompts = [(0, totals[0]), *((subject.free(T0), T) for T in totals for T0 in ([1, 4] if T < 60 else [64, T - 7]))]
     taken = [(T0, T) for T0, T in prompts if T0 < T and subject.reason(T0 or subject.free(1), phase="prefill") is None]
     if not taken:
         raise NotApplicableError(subject.reason(prompts[-1][0], phase="prefill") or "no prompt to try")
@@ -237,25 +256,16 @@ def _run_at(subject: Subject, mixer: Mixer, inputs: Inputs) -> None:
         run(mixer, inputs)
 
 
-def _named(slopes: list[Tensor]) -> dict[str, Tensor]:
-    return dict(zip(("gradient of x", "gradient of context"), slopes, strict=False))
-
-
-def _masked_sizes(subject: Subject, mask: Mask) -> list[tuple[int, int]]:
-    """The (T, S) at which the variant takes such a mask."""
-    if subject.role != "cross":
-        return [(T, T) for T in subject.taken(*MASKED_LENGTHS, mask=mask) or subject.taken(subject.max_T, mask=mask)]
-    T = subject.lengths(8, *reversed(LENGTHS))[0]
-    return [(T, S) for S in map(subject.free, MASKED_LENGTHS) if subject.reason(T, S, mask=mask) is None]
-
-
-def _masks(subject: Subject) -> list[Mask]:
-    """The kinds of mask that the variant takes. Raises NotApplicableError with its reason when it takes none."""
-    kinds: tuple[Mask, ...] = ("right", "any")
-    taken = [mask for mask in kinds if _masked_sizes(subject, mask)]
-    if not taken:
-        raise NotApplicableError(subject.reason(MASKED_LENGTHS[0], mask="right"))
-    return taken
+def _slopes(
+    subject: Subject, loss: Tensor, inputs: Inputs, parameters: Mapping[str, Tensor] = MappingProxyType({})
+) -> dict[str, Tensor]:
+    """Gradients of the inputs and of parameters by name; none of a variant that runs forward alone."""
+    if subject.no_gradients:
+        return {}
+    leaves = dict(zip(("x", "context"), inputs.tensors, strict=False))
+    leaves |= {name: leaf for name, leaf in parameters.items() if leaf.requires_grad}
+    slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, retain_graph=True)
+    return {f"gradient of {name}": slope for name, slope in zip(leaves, slopes, strict=True) if slope is not None}
 
 
 def _hidden_keys_unseen(subject: Subject, mixer: Mixer, inputs: Inputs, key_mask: Tensor, y: Tensor) -> None:
@@ -322,14 +332,19 @@ PROMISES: tuple[Promise, ...] = (
     deterministic_in_eval,
     non_contiguous_input,
     any_length,
+    sizes_of_one,
     finite,
     rows_independent,
     causal_values,
     causal_gradients,
     key_mask_honoured,
+    packing,
     no_key_gives_zero,
     weights_sum_to_one,
     aligned_bottom_right,
+    permutation_equivariance,
     every_parameter_learns,
+    equals_slow_form,
     decoding,
 )
+THOROUGH: tuple[Promise, ...] = (gradcheck, error_growth, long_sequence, sums_in_float32, memory_as_claimed)

@@ -18,6 +18,7 @@ from attnbench.registry import describe_error
 MAX_T = 130  # past two chunks of 64 and one of 128, and no multiple of either
 LENGTHS = (1, 2, 3, 7, 16, 17, 33, 63, 64, 65, 128, MAX_T)
 LONGER = (192, 256)  # for a variant that takes none of those; every cut of 512 would need gigabytes
+MASKED_LENGTHS = (9, 70, 128)
 N_KEYS = 11  # S of a context, unless a promise needs another or somebody measures it
 
 
@@ -26,19 +27,21 @@ class Precision:
     """How exactly a dtype is held to a promise.
 
     tolerance: largest difference allowed, in units of the larger of 1 and the largest expected value.
+    slope: the same for gradients that are compared with those of a slow form in float64.
     shove: size of the changes that must not be seen; smaller where they would leave the dtype's range.
     """
 
     dtype: torch.dtype
     tolerance: float
+    slope: float
     shove: float
 
 
 PRECISIONS: Mapping[str, Precision] = {
-    "float64": Precision(torch.float64, tolerance=1e-9, shove=1e3),
-    "float32": Precision(torch.float32, tolerance=1e-4, shove=1e2),
-    "float16": Precision(torch.float16, tolerance=2e-2, shove=1e1),
-    "bfloat16": Precision(torch.bfloat16, tolerance=5e-2, shove=1e1),
+    "float64": Precision(torch.float64, tolerance=1e-9, slope=1e-9, shove=1e3),
+    "float32": Precision(torch.float32, tolerance=1e-4, slope=1e-4, shove=1e2),
+    "float16": Precision(torch.float16, tolerance=2e-2, slope=4e-2, shove=1e1),
+    "bfloat16": Precision(torch.bfloat16, tolerance=5e-2, slope=1e-1, shove=1e1),
 }
 
 
@@ -93,7 +96,8 @@ class Subject:
     """One variant in one role. dtype is a key of PRECISIONS; d_model is n_heads · d_head.
 
     avoid: lengths that are not tried, because somebody measures them: what happens there is for that cell to say.
-    Others are tried in their place. layer: which of a model's layers the mixer is told to be.
+    Others are tried in their place. layer: which of a model's layers the mixer is told to be. thorough: whether a
+    promise may take seconds, as in a certificate, or is to be quick, as before the cells of a sweep.
     """
 
     variant: type[Mixer]
@@ -105,6 +109,7 @@ class Subject:
     d_head: int = 4
     avoid: frozenset[int] = frozenset()
     layer: int = 0
+    thorough: bool = False
 
     @property
     def precision(self) -> Precision:
@@ -177,6 +182,12 @@ class Subject:
         """What mixers are built for: MAX_T, or the first of LONGER that a variant takes which takes none of LENGTHS."""
         longer = [] if self.taken(*LENGTHS) else self.taken(*LONGER)
         return longer[0] if longer else MAX_T
+
+    @cached_property
+    def no_gradients(self) -> str | None:
+        """Why the variant gives no gradients in this role, where it runs forward alone; None where it gives them."""
+        forward = next((T for T in (16, *LENGTHS, *LONGER) if self.reason(T) is None), None)
+        return None if forward is None else self.reason(forward, phase="forward_backward")
 
     @cached_property
     def n_keys(self) -> int:
@@ -279,6 +290,23 @@ def any_mask(subject: Subject, S: int) -> Tensor:
     return torch.stack((s >= 0, s % 3 != 1, s >= S // 2, s * 7 % 5 > 1))
 
 
+def masked_sizes(subject: Subject, mask: Mask) -> list[tuple[int, int]]:
+    """The (T, S) at which the variant takes such a mask."""
+    if subject.role != "cross":
+        return [(T, T) for T in subject.taken(*MASKED_LENGTHS, mask=mask) or subject.taken(subject.max_T, mask=mask)]
+    T = subject.lengths(8, *reversed(LENGTHS))[0]
+    return [(T, S) for S in map(subject.free, MASKED_LENGTHS) if subject.reason(T, S, mask=mask) is None]
+
+
+def masks_taken(subject: Subject) -> list[Mask]:
+    """The kinds of mask that the variant takes. Raises NotApplicableError with its reason when it takes none."""
+    kinds: tuple[Mask, ...] = ("right", "any")
+    taken = [mask for mask in kinds if masked_sizes(subject, mask)]
+    if not taken:
+        raise NotApplicableError(subject.reason(MASKED_LENGTHS[0], mask="right"))
+    return taken
+
+
 def real_queries(subject: Subject, key_mask: Tensor, T: int) -> Tensor:
     """Which queries (B, T) are real: those of hidden keys are padding, except in the cross role."""
     return key_mask if subject.role != "cross" else torch.ones_like(key_mask[:, :1]).expand(-1, T)
@@ -300,3 +328,9 @@ def needs_causal(subject: Subject) -> None:
     """Raises NotApplicableError in any other role."""
     if subject.role != "causal":
         raise NotApplicableError("the role is not causal")
+
+
+def needs_gradients(subject: Subject) -> None:
+    """Raises NotApplicableError, with the variant's reason, where it runs forward alone."""
+    if subject.no_gradients:
+        raise NotApplicableError(subject.no_gradients)

@@ -22,7 +22,27 @@ BUILT_IN: dict[str, type[Mixer]] = {
 CUDA_ONLY = ("xformers",)
 ON_CPU = [name for name in BUILT_IN if name not in CUDA_ONLY]
 RECURRENT = ("lstm", "gru", "rnn")
-NO_CROSS = (*RECURRENT, "window", "strided", "none", "tcn", "retnet", "gla", "rwkv", "mamba2")
+NO_CROSS = (
+    *RECURRENT,
+    "window",
+    "strided",
+    "none",
+    "tcn",
+    "retnet",
+    "gla",
+    "rwkv",
+    "mamba2",
+    "mingru",
+    "minlstm",
+    "lru",
+    "mamba",
+    "s4d",
+    "hyena",
+)
+BIDIRECTIONAL_ONLY = ("fnet", "linformer", "nystrom")
+NO_STEPS = (*BIDIRECTIONAL_ONLY, "hyena")
+NO_MASK = ("fnet",)
+ELEMENTWISE = ("s4d",)  # steps without matrix products, which torch's counter does not see
 
 
 def build(

@@ -42,6 +42,8 @@ class Recurrent(Mixer):
     def unsupported(cls, spec, use, **options):
         if spec.role == "cross":
             return "no cross role"
+        if spec.role == "bidirectional" and spec.d_model % 2:
+            return "two directions need an even d_model"
         if use.mask == "any":
             return "padding on the right only"
         return super().unsupported(spec, use, **options)
@@ -330,7 +332,7 @@ class ServesNobody(Exact):
 
 LEAK = {"causal_values", "causal_gradients", "decoding"}
 UNSTEADY = {"deterministic_in_eval", "non_contiguous_input", "rows_independent"}
-MASKING = {"key_mask_honoured", "no_key_gives_zero"}
+MASKING = {"key_mask_honoured", "packing", "no_key_gives_zero"}
 
 # class, role, the promises it breaks there: no more and no fewer
 BREAKS = [
@@ -340,38 +342,38 @@ BREAKS = [
     (RemembersLength, "bidirectional", {"deterministic_in_eval"}),
     (DropsOutInEval, "bidirectional", UNSTEADY | MASKING),
     (KeepsFeaturesOutOfState, "bidirectional", {"deterministic_in_eval"}),
-    (WritesToInput, "bidirectional", UNSTEADY | {"key_mask_honoured"}),
+    (WritesToInput, "bidirectional", UNSTEADY | {"key_mask_honoured", "packing"}),
     (ViewsInput, "bidirectional", {"non_contiguous_input"}),
     (AssumesMemoryLayout, "bidirectional", {"non_contiguous_input"}),
-    (CrashesAtOne, "bidirectional", {"any_length", "finite", "key_mask_honoured"}),
+    (CrashesAtOne, "bidirectional", {"any_length", "sizes_of_one", "finite", "packing"}),
     (CrashesAtOddLength, "bidirectional", {"any_length", "finite"} | MASKING),
-    (NaNAtSomeLength, "causal", {"finite", "key_mask_honoured"}),
+    (NaNAtSomeLength, "causal", {"finite", "packing"}),
     (DividesByNorm, "bidirectional", {"finite"}),
-    (MixesRows, "causal", {"rows_independent", "decoding"} | MASKING),
-    (MixesRows, "cross", {"rows_independent", "decoding"} | MASKING),
-    (TakesBatchForTime, "bidirectional", {"rows_independent"} | MASKING),
+    (MixesRows, "causal", {"rows_independent", "sizes_of_one", "decoding"} | MASKING),
+    (MixesRows, "cross", {"rows_independent", "sizes_of_one", "packing", "no_key_gives_zero", "decoding"}),
+    (TakesBatchForTime, "bidirectional", {"rows_independent", "packing", "no_key_gives_zero"}),
     (NormalisesBatch, "bidirectional", {"rows_independent"}),
-    (NormalisesBatch, "causal", {"rows_independent", "causal_gradients", "decoding"}),
-    (AddsBlockMean, "causal", LEAK | MASKING),
-    (AddsDetachedMean, "causal", LEAK - {"causal_gradients"} | MASKING),
+    (NormalisesBatch, "causal", {"rows_independent", "causal_gradients", "sizes_of_one", "decoding"}),
+    (AddsBlockMean, "causal", {"sizes_of_one"} | LEAK | MASKING),
+    (AddsDetachedMean, "causal", {"sizes_of_one"} | LEAK - {"causal_gradients"} | MASKING),
     (SeesAcrossBlockEdge, "causal", LEAK),
-    (HidesLeakBehindZeros, "causal", LEAK | MASKING),
+    (HidesLeakBehindZeros, "causal", {"sizes_of_one"} | LEAK | MASKING),
     (SeesFutureByGradient, "causal", {"causal_gradients"}),
-    (KnowsLength, "causal", {"causal_values", "decoding", "key_mask_honoured"}),
+    (KnowsLength, "causal", {"causal_values", "decoding", "packing"}),
     (IgnoresKeyMask, "bidirectional", {"weights_sum_to_one"} | MASKING),
     (IgnoresKeyMask, "cross", {"weights_sum_to_one"} | MASKING),
-    (ReversesPadding, "bidirectional", {"key_mask_honoured"}),
+    (ReversesPadding, "bidirectional", {"key_mask_honoured", "packing"}),
     (NaNWithoutKey, "cross", {"no_key_gives_zero"}),
     (NaNGradientWithoutKey, "bidirectional", {"no_key_gives_zero"}),
     (MeanWithoutKey, "causal", {"no_key_gives_zero"}),
     (CountsOneKeyTooMany, "causal", {"weights_sum_to_one"}),
-    (CountsHiddenKeys, "cross", {"key_mask_honoured", "weights_sum_to_one"}),
+    (CountsHiddenKeys, "cross", {"key_mask_honoured", "packing", "weights_sum_to_one"}),
     (MasksTopLeft, "causal", {"aligned_bottom_right", "decoding"}),
     (DeadParameter, "causal", {"every_parameter_learns"}),
     (CutsGradient, "cross", {"every_parameter_learns"}),
     (KeepsOldState, "causal", {"decoding"}),
     (StepsInPlace, "causal", {"decoding"}),
-    (NeedsPrompt, "causal", {"decoding"}),
+    (NeedsPrompt, "causal", {"sizes_of_one", "decoding"}),
     (StateIsTuple, "causal", {"decoding"}),
     (ForgetsMaskInDecoding, "causal", {"decoding"}),
     (ForgetsMaskInDecoding, "cross", {"decoding"}),

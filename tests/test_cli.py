@@ -265,6 +265,39 @@ def test_check_of_a_good_plugin_and_of_a_builtin_is_green():
     assert attnbench("check", "fused").returncode == 0
 
 
+def test_a_certificate_is_one_page_with_a_table_and_every_reason_once():
+    done = attnbench("check", f"{PLUGINS / 'good.py'}:Cosine")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "certificate of cosine"
+    assert "digest " in lines[2]
+    assert "float64, float32, bfloat16" in lines[3]
+    (row,) = (line for line in lines if "key_mask_honoured" in line)
+    assert row.count("kept") == 3
+    (reason,) = (line for line in lines if line.endswith(": gives no slow form"))
+    assert reason.startswith("– equals_slow_form [causal, bidirectional, cross]")
+    assert lines[-1].startswith("cosine keeps its promises (")
+    assert len(lines) < 50
+
+
+def test_a_certificate_as_json_holds_every_result_and_its_dtype():
+    done = attnbench("check", PLUGINS / "wrong_dtype.py", "--json", "--dtype", "float32")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert found["dtypes"] == ["float32"]
+    assert found["green"] is False
+    broken = {(one["name"], one["dtype"]) for one in found["results"] if one["status"] == "broken"}
+    assert ("dtype", "float32") in broken
+    assert attnbench("check", "fused", "--dtype", "float8").returncode == 2
+
+
+def test_what_cannot_run_on_a_device_is_told_and_red_only_where_it_was_asked_for():
+    done = attnbench("check", "xformers")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (
+        1,
+        "xformers: nothing could be tried: xformers has kernels for CUDA alone, not for cpu",
+    )
+
+
 def test_disk_that_takes_no_more_is_told_in_one_line_and_loses_nothing(tmp_path):
     sweep, out = write_sweep(tmp_path, GRID), tmp_path / "run"
     command = f'ulimit -f 5; exec "{sys.executable}" -m attnbench run "{sweep}" --out "{out}"'  # 5 KiB a file

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from cores import BUILT_IN
+from cores import BIDIRECTIONAL_ONLY, BUILT_IN
 from frames import frame, timed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -268,28 +268,36 @@ FORMULAS = {  # of a causal layer, forward, 4 heads; the triangle of T (T + 1) /
     "gla": {"T d²": 8 + 2 / HEADS, "T d": 1.5 * 65 + 2 * 16 * 1.5},
     "rwkv": {"T d²": 10 + 4 / HEADS, "T d": 2 * 65 + 2 * (2 * 5 * 32 + 2 * 64)},
     "mamba2": {"T d²": 12, "T d": 4 * 128 + 8 * 128 / 1 + 2 * HEADS + 2 * 65, "T": 128 * 65},
+    "mingru": {"T d²": 4, "T d": 2},
+    "minlstm": {"T d²": 6, "T d": 2},
+    "lru": {"T d²": 8, "T d": 8},
+    "mamba": {"T d²": 12.5, "T d": 128 + 192 + 16},  # B and C, 6 for each of 32 states, 4 taps of 2 channels
+    "linformer": {"T d²": 8, "T d": 8 * 256},  # of rank 256
 }
 # The corner that a window, a stride or a filter cuts off is a negative cost, which no sum of these terms holds.
 NEARLY = {
     "tcn": ({}, {"T d²": 4 * 3, "T² d": 0}),
+    "nystrom": ({}, {"T d²": 8, "T² d": 0}),
     "window": ({"window": 16}, {"T d²": 8, "T d": 4 * 16, "T² d": 0}),
     "strided": ({"stride": 16}, {"T d²": 8, "T² d": 1 / 16}),
 }
+LOGARITHMIC = {"s4d": 4, "hyena": 8, "fnet": 0}  # T d²; a logarithm of T is no term: others stand for it, nearly
 
 
 def operations(name, phase="forward", **options):
     """The fit of a layer's operations over the whole grid, of which nothing is computed."""
     T, d, H = grid(T=(256, 512, 1024, 2048, 4096))
+    role = "bidirectional" if name in BIDIRECTIONAL_ONLY else "causal"
     values = []
     for T_one, d_one in zip(T.astype(int).tolist(), d.astype(int).tolist(), strict=True):
         with torch.device("meta"):
-            mixer = BUILT_IN[name](Spec(d_one, HEADS, T_one), **options)
+            mixer = BUILT_IN[name](Spec(d_one, HEADS, T_one, role), **options)
         values.append(cost([mixer], level="layer", phase=phase, T=T_one, S=T_one, B=1).flops)
     return fit(T, d, H, values, deterministic=True)
 
 
 def test_every_built_in_variant_has_its_operations_checked():
-    assert {*FORMULAS, *NEARLY} == set(BUILT_IN)
+    assert {*FORMULAS, *NEARLY, *LOGARITHMIC} == set(BUILT_IN)
 
 
 @pytest.mark.parametrize(("phase", "passes"), [("forward", 1), ("forward_backward", 3)])
@@ -311,6 +319,13 @@ def test_a_cut_corner_moves_the_other_terms_by_little(name):
     found = operations(name, **options)
     assert {term: coefficients(found)[term] for term in expected} == pytest.approx(expected, rel=0.05, abs=1e-3)
     assert found.noise < 0.01
+
+
+@pytest.mark.parametrize("name", LOGARITHMIC)
+def test_a_logarithm_moves_the_projections_by_little_and_is_no_square(name):
+    found = coefficients(operations(name))
+    assert found["T d²"] == pytest.approx(LOGARITHMIC[name], rel=0.05, abs=0.05)
+    assert found["T² d"] < 0.02  # full attention has 2
 
 
 # From points

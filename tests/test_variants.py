@@ -13,8 +13,11 @@ import slow_forms
 import torch
 import torch.nn.functional as F
 from cores import (
+    BIDIRECTIONAL_ONLY,
     BUILT_IN,
     NO_CROSS,
+    NO_MASK,
+    NO_STEPS,
     ON_CPU,
     RECURRENT,
     assert_equal,
@@ -161,7 +164,7 @@ def test_the_future_has_no_gradient_and_no_effect(name, options):
             assert_equal([mix(*shoved)[:, :, :t]], [y[:, :, :t]], 1e-9)
 
 
-@pytest.mark.parametrize("name", ON_CPU)
+@pytest.mark.parametrize("name", [name for name in ON_CPU if name not in BIDIRECTIONAL_ONLY])
 def test_a_whole_model_does_not_see_the_future(name):
     torch.manual_seed(0)
     sizes = {"vocab_size": 11, "d_model": 8, "n_heads": 2, "n_layers": 2, "max_T": 33}
@@ -296,11 +299,13 @@ def test_unsupported_uses_have_a_reason(name, role, use, reason):
 @pytest.mark.parametrize("name", ON_CPU)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 def test_everything_else_is_supported(name, dtype):
-    for role in ROLES[:2] if name in NO_CROSS else ROLES:
-        mask = "right" if name in RECURRENT else "any"
+    roles = ("bidirectional",) if name in BIDIRECTIONAL_ONLY else ROLES[:2] if name in NO_CROSS else ROLES
+    for role in roles:
+        mask = "right" if name in RECURRENT else "none" if name in NO_MASK else "any"
         T = 8 if role == "bidirectional" else 5
         assert BUILT_IN[name].unsupported(Spec(12, 3, 8, role), Use(T, 8, dtype=dtype, mask=mask)) is None
-    assert BUILT_IN[name].unsupported(Spec(12, 3, 8), Use(8, 8, dtype=dtype, phase="decode")) is None
+    decodes = BUILT_IN[name].unsupported(Spec(12, 3, 8), Use(8, 8, dtype=dtype, phase="decode")) is None
+    assert decodes == (name not in NO_STEPS)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import typing
 
 import pytest
 import torch
-from cores import BUILT_IN, assert_equal, build, noise, ragged_mask, values_and_gradients
+from cores import BUILT_IN, NO_STEPS, assert_equal, build, noise, ragged_mask, values_and_gradients
 from run_rows import tiny_cell
 
 from attnbench import options, registry
@@ -65,14 +65,18 @@ def test_a_short_sequence_leaves_no_trace_on_a_long_one(name, role):
 @pytest.mark.parametrize("name", CAUSAL)
 def test_an_impulse_at_the_end_does_not_wrap_around_to_the_start(name, T):
     mixer, impulse = build(name), torch.zeros(1, T, 12).double()
-    impulse[:, -1] = 1.0
+    impulse[:, -1] = 10.0  # gates multiply: of a small one, little would come out
     y = mixer(impulse)
+    if name in ("mingru", "minlstm"):  # their g(0) is 1/2, so that silence is not 0
+        y = y - mixer(torch.zeros_like(impulse))
     assert y[:, -1].abs().max() > 1e-3
     assert_equal([y[:, :-1]], [torch.zeros(1, T - 1, 12).double()], 1e-12)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", [name for name in CAUSAL if "T^2" not in BUILT_IN[name].claim.time])
+@pytest.mark.parametrize(
+    "name", [name for name in CAUSAL if name not in NO_STEPS and "T^2" not in BUILT_IN[name].claim.time]
+)
 def test_decoding_equals_the_whole_pass_past_65536_positions(name):
     torch.manual_seed(0)
     mixer, x = BUILT_IN[name](Spec(8, 1, 65537)), noise(1, 65537, 8, dtype=torch.float32)
@@ -135,7 +139,8 @@ def judged(name: str, role: Role, **changes: object) -> str | None:
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_role_that_is_listed_runs_and_any_other_is_unsupported_with_the_reason_that_is_listed(name):
     told = row(name)
-    assert judged(name, "causal") == told["devices"]["cpu"]
+    served = [role for role in ROLES if told["roles"][role] is None]
+    assert judged(name, (served or ROLES)[0]) == told["devices"]["cpu"]
     for role in ROLES if told["devices"]["cpu"] is None else ():
         reason = told["roles"][role]
         assert judged(name, role) == reason

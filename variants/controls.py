@@ -32,6 +32,7 @@ class _Values(Mixer):
     """W_v and W_o, with whatever stands between them."""
 
     claim = Claim(time="T d^2", memory="T d", sequential="1")
+    equivariant = True
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -51,6 +52,15 @@ class Mean(_Values):
             total, count = _running(self.W_v(x), key_mask)
             return self._divide(total, count, x.dtype)
         return self._pooled(x if context is None else context, key_mask).expand(x.shape)
+
+    def slow_forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
+        """Weights 1 over the keys that each query sees, by their number."""
+        keys = x if context is None else context
+        seen = x.new_ones(len(x), x.shape[1], keys.shape[1])
+        seen = seen.tril() if self.spec.role == "causal" else seen
+        seen = seen if key_mask is None else seen * key_mask[:, None]
+        y: Tensor = self.W_o((seen / seen.sum(-1, keepdim=True).clamp(min=1)) @ self.W_v(keys))
+        return y
 
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
@@ -113,6 +123,10 @@ class NoMixing(_Values):
         """Shapes as in `Mixer.forward`. A key_mask changes nothing: no position sees another."""
         self._check_inputs(x, context, key_mask)
         return self._alone(x)
+
+    def slow_forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
+        """Both maps as one matrix."""
+        return x @ (self.W_o.weight @ self.W_v.weight).T
 
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None

@@ -23,6 +23,7 @@ class Full(Attention):
     """Softmax attention that builds the whole (T, S) map of each head."""
 
     claim = Claim(time="T d^2 + T^2 d", memory="T d + H T^2", sequential="1", path="1")
+    equivariant = True
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Attention.attend`."""
@@ -38,6 +39,16 @@ class Full(Attention):
         if visible is not None and (key_mask is not None or T > S):
             y = y.masked_fill(~visible.any(-1, keepdim=True), 0.0)
         return y
+
+    def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Softmax over the keys that each query sees; 0 where there is none."""
+        T, S = q.shape[2], k.shape[2]
+        ahead = torch.arange(T, device=q.device)[:, None] + S - T - torch.arange(S, device=q.device)  # (T, S)
+        seen = (ahead >= 0) | (self.spec.role != "causal")
+        seen = seen if key_mask is None else seen & key_mask[:, None, None]
+        weights = (torch.einsum("bhid,bhjd->bhij", q, k) / self.d_k**0.5).exp() * seen
+        total = weights.sum(-1, keepdim=True)
+        return torch.einsum("bhij,bhjd->bhid", weights / total.where(total > 0, 1.0), v)
 
     def flops(self, T: int, S: int) -> Flops:
         """Every pair is multiplied, hidden or not."""

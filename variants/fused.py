@@ -28,6 +28,7 @@ class Fused(Attention):
     """Softmax attention by F.scaled_dot_product_attention."""
 
     claim = Claim(time="T d^2 + T^2 d", memory="T d", sequential="1", path="1")
+    equivariant = True
 
     def __init__(self, spec: Spec, **options: Any) -> None:
         super().__init__(spec, **options)
@@ -46,6 +47,16 @@ class Fused(Attention):
         if visible is not None and (key_mask is not None or T > S):  # a query may see no key
             return masked_attention(q, k, v, visible)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=is_causal)
+
+    def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Softmax over the keys that each query sees; 0 where there is none."""
+        T, S = q.shape[2], k.shape[2]
+        ahead = torch.arange(T, device=q.device)[:, None] + S - T - torch.arange(S, device=q.device)  # (T, S)
+        seen = (ahead >= 0) | (self.spec.role != "causal")
+        seen = seen if key_mask is None else seen & key_mask[:, None, None]
+        weights = (torch.einsum("bhid,bhjd->bhij", q, k) / self.d_k**0.5).exp() * seen
+        total = weights.sum(-1, keepdim=True)
+        return torch.einsum("bhij,bhjd->bhid", weights / total.where(total > 0, 1.0), v)
 
     def flops(self, T: int, S: int) -> Flops:
         """Without a key mask. Flash kernels compute the scores again in the backward pass."""

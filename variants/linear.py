@@ -55,6 +55,16 @@ class Linear(Attention):
         y, _ = self._causal(q[:, :, blind:], k, v)
         return F.pad(y, (0, 0, blind, 0)) if blind else y
 
+    def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Weights phi(q_i) phi(k_j) over the keys that each query sees, by their sum."""
+        q, k = (torch.where(x > 0, x + 1, x.clamp(max=0).exp()) for x in (q, k))
+        weights = torch.einsum("bhid,bhjd->bhij", q, k)
+        if self.spec.role == "causal":
+            weights = weights.tril(k.shape[2] - q.shape[2])
+        if key_mask is not None:
+            weights = weights * key_mask[:, None, None]
+        return torch.einsum("bhij,bhjd->bhid", weights / (weights.sum(-1, keepdim=True) + EPS), v)
+
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, State]:

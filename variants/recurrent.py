@@ -22,6 +22,7 @@ is the output.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -29,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from attnbench.kernels import both_ways, halves_reason, recurrence_reason
 from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use
 
 OWN_LOOP_DTYPES = (torch.float32, torch.float64)
@@ -56,20 +58,40 @@ class _Recurrent(Mixer):
         """Adds: no cross role, no odd d_model in two directions, no padding but on the right of whole sequences."""
         if reason := super().unsupported(spec, use, **options) or _misfit(spec):
             return reason
-        if use.mask == "any":
-            return "a recurrence cannot skip hidden positions, only padding on the right"
-        if use.mask == "right" and use.decodes:
-            return "a padded prompt would leave its padding in the state"
-        return None
+        return recurrence_reason(spec.role, use.mask, use.decodes)
 
     def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Mixer.forward`. Raises ValueError when key_mask hides more than padding on the right."""
         self._check_inputs(x, context, key_mask)
-        order = None if key_mask is None else _reversal(key_mask)
-        y = self._scan(self.rightward, x)
-        if self.leftward is None:
-            return y  # padding on the right comes after every real position
-        return torch.cat((y, _reverse(self._scan(self.leftward, _reverse(x, order)), order)), dim=-1)
+        leftward = None if self.leftward is None else partial(self._scan, self.leftward)
+        return both_ways(partial(self._scan, self.rightward), leftward, x, key_mask)
+
+    def slow_forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
+        """Cell by cell, row by row; in two directions over the real part of a row, with 0 behind it."""
+        rows = []
+        for b, row in enumerate(x):
+            n = len(row) if key_mask is None else int(key_mask[b].sum())
+            y = self._cells(self.rightward, row[:n] if self.leftward else row)
+            if self.leftward:
+                back = self._cells(self.leftward, row[:n].flip(0)).flip(0)
+                y = F.pad(torch.cat((y, back), dim=-1), (0, 0, 0, len(row) - n))
+            rows.append(y)
+        return torch.stack(rows)
+
+    def _cells(self, layer: nn.RNNBase, x: Tensor) -> Tensor:
+        """One direction over x (T, d_model): (T, d_out)."""
+        last, hs = tuple(x.new_zeros(layer.hidden_size) for _ in self.state_names), [x.new_zeros(0, layer.hidden_size)]
+        for x_t in x:
+            last = self._cell(x_t, last, *layer.all_weights[0])
+            hs.append(last[0][None])
+        return torch.cat(hs)
+
+    @staticmethod
+    def _cell(
+        x: Tensor, last: tuple[Tensor, ...], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+    ) -> tuple[Tensor, ...]:
+        """The state after x (d_model), written out."""
+        raise NotImplementedError
 
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
@@ -223,6 +245,12 @@ class Elman(_Recurrent):
     layer_class = nn.RNN
     own_loop = _ElmanLoop
 
+    @staticmethod
+    def _cell(
+        x: Tensor, last: tuple[Tensor, ...], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+    ) -> tuple[Tensor, ...]:
+        return ((w_ih @ x + b_ih + w_hh @ last[0] + b_hh).tanh(),)
+
 
 class GRU(_Recurrent):
     """One layer of torch's GRU."""
@@ -230,12 +258,28 @@ class GRU(_Recurrent):
     layer_class = nn.GRU
     own_loop = _GatedLoop
 
+    @staticmethod
+    def _cell(
+        x: Tensor, last: tuple[Tensor, ...], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+    ) -> tuple[Tensor, ...]:
+        (r, z, n), (r_h, z_h, n_h) = (w_ih @ x + b_ih).chunk(3), (w_hh @ last[0] + b_hh).chunk(3)
+        r, z = (r + r_h).sigmoid(), (z + z_h).sigmoid()
+        return ((1 - z) * (n + r * n_h).tanh() + z * last[0],)
+
 
 class LSTM(_Recurrent):
     """One layer of torch's LSTM."""
 
     layer_class = nn.LSTM
     state_names = ("h", "c")
+
+    @staticmethod
+    def _cell(
+        x: Tensor, last: tuple[Tensor, ...], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+    ) -> tuple[Tensor, ...]:
+        i, f, g, o = (w_ih @ x + b_ih + w_hh @ last[0] + b_hh).chunk(4)
+        c = f.sigmoid() * last[1] + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
 
     @classmethod
     @torch.no_grad()
@@ -258,23 +302,4 @@ def _layer(layer: nn.RNNBase, x: Tensor, last: Any = None) -> tuple[Tensor, Any]
 
 
 def _misfit(spec: Spec) -> str | None:
-    if spec.role == "cross":
-        return "a recurrence reads one sequence, so there is no cross role"
-    if spec.role == "bidirectional" and spec.d_model % 2:
-        return f"two directions of d_model / 2 need an even d_model, got {spec.d_model}"
-    return None
-
-
-def _reversal(key_mask: Tensor) -> Tensor:
-    """Positions that turn each row's real part around and leave its padding in place: (B, T)."""
-    lengths = key_mask.sum(1, keepdim=True)  # (B, 1)
-    position = torch.arange(key_mask.shape[1], device=key_mask.device)
-    real = position < lengths
-    if not torch.equal(real, key_mask):
-        raise ValueError("a recurrence cannot skip hidden positions: key_mask may only hide padding on the right")
-    return torch.where(real, lengths - 1 - position, position)
-
-
-def _reverse(x: Tensor, order: Tensor | None) -> Tensor:
-    """Turn x (B, T, .) around in time, by `order` (B, T) where given."""
-    return x.flip(1) if order is None else x.gather(1, order[:, :, None].expand_as(x))
+    return recurrence_reason(spec.role, "none", False) or halves_reason(spec.role, spec.d_model)

@@ -76,6 +76,22 @@ class Strided(Attention):
             parts.append(attend(q[:, n:], k[:, n:], v[:, n:], key_mask))
         return torch.cat(parts, dim=1)
 
+    def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Softmax over the keys that each query sees; 0 where there is none."""
+        T, S = q.shape[2], k.shape[2]
+        ahead = torch.arange(T, device=q.device)[:, None] + S - T - torch.arange(S, device=q.device)  # (T, S)
+        seen = self._seen(ahead)
+        seen = seen if key_mask is None else seen & key_mask[:, None, None]
+        weights = (torch.einsum("bhid,bhjd->bhij", q, k) / self.d_k**0.5).exp() * seen
+        total = weights.sum(-1, keepdim=True)
+        return torch.einsum("bhij,bhjd->bhid", weights / total.where(total > 0, 1.0), v)
+
+    def _seen(self, ahead: Tensor) -> Tensor:
+        """Which keys, `ahead` (T, S) positions before each query, each head sees: (H, T, S)."""
+        local = (ahead <= self.back) & (ahead >= -self.ahead)
+        far = (ahead % self.stride == 0) & ((ahead >= 0) | (self.spec.role != "causal"))
+        return torch.stack([local] * self.n_local + [far] * (self.spec.n_heads - self.n_local))
+
     def flops(self, T: int, S: int) -> Flops:
         """Strided heads multiply every query of a column with every key of it, those that fill it up too."""
         H, n, causal = self.spec.n_heads, self.n_local, self.spec.role == "causal"

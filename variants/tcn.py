@@ -60,6 +60,15 @@ class TCN(Mixer):
         h = _convolved(self.first, self._padded(x, key_mask))
         return _convolved(self.second, self._padded(h, key_mask))
 
+    def slow_forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
+        """Tap by tap: each adds the whole sequence, shifted, to the output."""
+        for weight in (self.first.weight, self.second.weight):
+            x = x if key_mask is None else x.where(key_mask[..., None], 0.0)
+            shifts = range(self.back, -self.ahead - 1, -self.dilation)
+            taps = [F.pad(x, (0, 0, max(0, s), max(0, -s)))[:, max(0, -s) :][:, : x.shape[1]] for s in shifts]
+            x = torch.stack([tap @ weight[:, :, n].T for n, tap in enumerate(taps)]).sum(0).relu()
+        return x
+
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, State]:

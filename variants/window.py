@@ -57,6 +57,16 @@ class SlidingWindow(Attention):
             raise ValueError(f"a bidirectional window needs as many keys as queries, got T = {T} and S = {S}")
         return window_attention(q, k, v, key_mask, back=self.back, ahead=self.ahead)
 
+    def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Softmax over the keys that each query sees; 0 where there is none."""
+        T, S = q.shape[2], k.shape[2]
+        ahead = torch.arange(T, device=q.device)[:, None] + S - T - torch.arange(S, device=q.device)  # (T, S)
+        seen = (ahead <= self.back) & (ahead >= -self.ahead)
+        seen = seen if key_mask is None else seen & key_mask[:, None, None]
+        weights = (torch.einsum("bhid,bhjd->bhij", q, k) / self.d_k**0.5).exp() * seen
+        total = weights.sum(-1, keepdim=True)
+        return torch.einsum("bhij,bhjd->bhid", weights / total.where(total > 0, 1.0), v)
+
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, State]:

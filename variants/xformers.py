@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -29,6 +30,7 @@ class XFormers(Attention):
     """Softmax attention by xformers.ops.memory_efficient_attention."""
 
     claim = Claim(time="T d^2 + T^2 d", memory="T d", sequential="1", path="1")
+    equivariant = True
 
     @classmethod
     def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
@@ -67,6 +69,16 @@ class XFormers(Attention):
             raise RuntimeError(f"xformers has no kernel here; `python -m xformers.info` lists them: {why}") from error
         y = y.transpose(1, 2)  # (B, H, T, d_v)
         return F.pad(y, (0, 0, blind, 0)) if blind else y
+
+    def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Softmax over the keys that each query sees; 0 where there is none."""
+        T, S = q.shape[2], k.shape[2]
+        ahead = torch.arange(T, device=q.device)[:, None] + S - T - torch.arange(S, device=q.device)  # (T, S)
+        seen = (ahead >= 0) | (self.spec.role != "causal")
+        seen = seen if key_mask is None else seen & key_mask[:, None, None]
+        weights = (torch.einsum("bhid,bhjd->bhij", q, k) / self.d_k**0.5).exp() * seen
+        total = weights.sum(-1, keepdim=True)
+        return torch.einsum("bhij,bhjd->bhid", weights / total.where(total > 0, 1.0), v)
 
     def flops(self, T: int, S: int) -> Flops:
         """The kernels skip what a causal order hides, and compute the scores again in the backward pass."""

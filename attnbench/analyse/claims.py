@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -40,6 +41,23 @@ def products(claim: str, options: Collection[str] = ()) -> list[Product]:
 def highest(claim: str, axis: str, options: Collection[str] = ()) -> float:
     """The highest power of T or of d in a claim. Raises ValueError as `products` does."""
     return max(product.power(axis) for product in products(claim, options))
+
+
+def amount(claim: str, values: Mapping[str, float]) -> float:
+    """What a claim comes to where T, S, d, H and the options have these values and every constant is 1.
+
+    A letter without a value, and a logarithm, count as 1. Raises ValueError as `products` does.
+    """
+    products(claim, [*values, *re.findall(r"[A-Za-z_]\w*", claim)])
+    for sign, raised in RAISED.items():
+        claim = claim.replace(sign, raised)
+    return sum(math.prod(_factor(part, values) for part in FACTOR.finditer(term)) for term in claim.split("+"))
+
+
+def _factor(found: re.Match[str], values: Mapping[str, float]) -> float:
+    bar, _, name, number, power = found.groups()
+    value = float(number) if number else values.get(name, 1.0) if name else 1.0
+    return float(value ** (float(power or 1) * (-1 if bar == "/" else 1)))
 
 
 def _product(text: str, options: Collection[str]) -> Product:

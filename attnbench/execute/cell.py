@@ -71,25 +71,6 @@ def visit(order: Visit) -> dict[str, Any]:
         return measures[order.measure](order, mixer)
 
 
-def certificate(variant: Source) -> tuple[bool, list[str]]:
-    """Try all promises of a variant with its default options, in every role; whether it is green, and its page.
-
-    In float64, which tells faults from rounding, there as a model's second layer too; and in float32, which tells
-    whether it keeps its dtype.
-    """
-    torch.set_num_threads(1)
-    cls = _loaded(variant)
-    stages.at(f"trying the promises of {variant.name}")
-    exact = replace(certify(cls), variant=variant.name)
-    others = [*certify(cls, dtype="float32").broken, *certify(cls, layer=1).broken]
-    told = {(result.name, result.role) for result in exact.broken}
-    more = {(result.name, result.role): result for result in others if (result.name, result.role) not in told}
-    lines = [*exact.lines(), *replace(exact, results=tuple(more.values())).lines()]
-    green = exact.ok and not more
-    summary = exact.verdict() if green else f"{variant.name}: {len(exact.broken) + len(more)} promises broken"
-    return green, [*lines, summary.splitlines()[0]]
-
-
 def check(cell: Cell, part: int, variant: Source, lengths: set[int]) -> str | None:
     """Try the promises of one part of a cell as its first two layers, with the cell's heads; what is broken, or None.
 

@@ -148,7 +148,7 @@ def _describe(use: VariantUse, sources: Mapping[str, Source]) -> Described:
         return Described(error=registry.describe_error(error))
     if not issubclass(cls, Mixer):
         return Described(error=f"{cls.__name__} is no subclass of attnbench.Mixer")
-    return Described(resolved, cls.positions, _digest(_class_files(cls)), mistakes=tuple(mistakes))
+    return Described(resolved, cls.positions, class_digest(cls), mistakes=tuple(mistakes))
 
 
 def _describe_task(use: VariantUse, tasks: Mapping[str, Source], variants: Mapping[str, Source]) -> Described:
@@ -248,6 +248,11 @@ def _task_reason(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task
         if reason := _first_reason(filled, classes, role, use):
             return f"as {place}: {reason}"
     return None
+
+
+def class_digest(cls: type) -> str:
+    """Of the files that define a class and its bases."""
+    return _digest(_class_files(cls))
 
 
 def _class_files(cls: type) -> list[Path]:

@@ -1,18 +1,35 @@
 """Mathematics that several mixers share: plain functions on tensors (B, H, T, width), free for plugins to use."""
 
 from attnbench.kernels.blocks import overlapping_blocks
-from attnbench.kernels.masked import masked_attention
+from attnbench.kernels.directions import both_ways, halves_reason, recurrence_reason, reversal, reverse
+from attnbench.kernels.fourier import fast_size, fft_convolution, fft_convolution_flops
+from attnbench.kernels.gather import gather_blocks
+from attnbench.kernels.masked import masked_attention, plain_attention
 from attnbench.kernels.masks import band, visible_keys
 from attnbench.kernels.recurrence import matrix_recurrence
+from attnbench.kernels.scan import diagonal_scan
+from attnbench.kernels.selective import selective_scan
 from attnbench.kernels.short import ShortConvolution, short_convolution
 from attnbench.kernels.window import window_attention, window_pairs
 
 __all__ = [
     "ShortConvolution",
     "band",
+    "both_ways",
+    "diagonal_scan",
+    "fast_size",
+    "fft_convolution",
+    "fft_convolution_flops",
+    "gather_blocks",
+    "halves_reason",
     "masked_attention",
     "matrix_recurrence",
     "overlapping_blocks",
+    "plain_attention",
+    "recurrence_reason",
+    "reversal",
+    "reverse",
+    "selective_scan",
     "short_convolution",
     "visible_keys",
     "window_attention",
