@@ -44,6 +44,7 @@ class _Decaying(Attention):
     claim = Claim(time="T d^2 + T d chunk", memory="T d + T d^2 / H / chunk", sequential="T / chunk", path="1")
     positions = "none"
     normalised = False
+    per_channel: ClassVar[bool] = True  # whether each key channel has its decay, set by the token
 
     def __init__(
         self, spec: Spec, *, chunk: Annotated[int, Ge(1)] = 64, conv: Annotated[int, Ge(0)] = 0, **options: Any
@@ -122,7 +123,13 @@ class _Decaying(Attention):
         seen = whole * self.chunk * (self.chunk + 1) // 2 + rest * (rest + 1) // 2
         executed = whole * self.chunk**2 + rest**2
         states = 4.0 * self.spec.n_heads * S * self.d_k * self.d_v
-        return Flops(states + self.pair_flops(seen), self.projection_flops(T, S), states + self.pair_flops(executed))
+        return Flops(
+            states + self.pair_flops(seen),
+            self.projection_flops(T, S),
+            core_executed=states + self.pair_flops(executed),
+            core_moved=self.core_moved(T, S),
+            projection_moved=self.projection_moved(T, S),
+        )
 
     def step_flops(self, T: int, S: int) -> Flops:
         """One token by the same formula."""
@@ -131,6 +138,18 @@ class _Decaying(Attention):
     def projection_flops(self, T: int, S: int) -> float:
         """Adds the output's gate."""
         return super().projection_flops(T, S) + 2.0 * T * self.spec.d_model * self.W_gate.out_features
+
+    def core_moved(self, T: int, S: int) -> float:
+        """Adds the gate, the decays, and a state in and out for each chunk."""
+        states = 2 * -(-S // self.chunk) * self.d_k * self.d_v
+        return super().core_moved(T, S) + self.spec.n_heads * (
+            T * self.d_v + S * (self.d_k if self.per_channel else 1) + states
+        )
+
+    def projection_moved(self, T: int, S: int) -> float:
+        """Adds the gate and the decays that a token sets."""
+        decays = S * self.n_kv_heads * self.d_k if self.per_channel else 0
+        return super().projection_moved(T, S) + self.spec.n_heads * T * self.d_v + decays
 
     def _nothing(self, x: Tensor) -> State:
         """The state before the first token; x (B, ., d_model) tells B and dtype."""
@@ -213,6 +232,8 @@ class _Decaying(Attention):
 class RetNet(_Decaying):
     """A constant decay per head, and rotated queries and keys."""
 
+    per_channel = False
+
     @classmethod
     def _widths(cls, spec: Spec) -> dict[str, int]:
         return {"d_k": spec.d_head, "d_v": 2 * spec.d_head}
@@ -241,7 +262,7 @@ class RetNet(_Decaying):
         turn = torch.polar(torch.ones_like(angle), angle).to(
             torch.complex128 if x.dtype.itemsize == 8 else torch.complex64
         )
-        pairs = torch.view_as_complex(x[..., : 2 * half].reshape(*x.shape[:-1], half, 2))
+        pairs = torch.view_as_complex(x[..., : 2 * half].contiguous().view(*x.shape[:-1], half, 2))
         turned = torch.view_as_real(pairs * turn).flatten(-2)
         return torch.cat((turned, x[..., 2 * half :]), dim=-1) if self.d_k % 2 else turned
 
