@@ -22,7 +22,7 @@ BUILT_IN: dict[str, type[Mixer]] = {
 CUDA_ONLY = ("xformers",)
 ON_CPU = [name for name in BUILT_IN if name not in CUDA_ONLY]
 RECURRENT = ("lstm", "gru", "rnn")
-NO_CROSS = (*RECURRENT, "window", "strided", "none", "tcn")
+NO_CROSS = (*RECURRENT, "window", "strided", "none", "tcn", "fixed_sparse")
 
 
 def build(

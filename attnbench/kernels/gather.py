@@ -35,7 +35,7 @@ class _GatherBlocks(torch.autograd.Function):
         return blocks.index_select(0, rows).view(B, H, n, r * block, D)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         B, H, S, D = ctx.shape
         (rows,) = ctx.saved_tensors

@@ -15,7 +15,22 @@ Line = Literal["-", "--", "-.", ":"]
 LINES: tuple[Line, ...] = ("-", "--", "-.", ":")
 N_LOOKS = len(COLOURS) * len(MARKERS) * len(LINES)
 # These have their look for good; all other variants follow in alphabetical order. New built-ins join at the end.
-BUILT_IN = ("fused", "full", "linear", "window", "lstm", "gru", "rnn", "strided", "xformers", "mean", "none", "tcn", "gqa", "topk")
+BUILT_IN = (
+    "fused",
+    "full",
+    "linear",
+    "window",
+    "lstm",
+    "gru",
+    "rnn",
+    "strided",
+    "xformers",
+    "mean",
+    "none",
+    "tcn",
+    "gqa",
+    "topk",
+)
 INK, PALE, GRID, PAPER = "#333333", "#8a8a8a", "#e6e6e6", "#f4f4f4"
 # Terms of a cost: grey for what does not depend on T, blues for what grows like T, oranges for what grows like T².
 TERM_COLOURS = {
