@@ -1,8 +1,8 @@
 """Softmax attention inside a window around each query, in time and memory linear in T.
 
 Queries stand in blocks of about half a window, and each block meets the keys that its windows touch through fused
-attention, all blocks in one call. These keys are overlapping views, copied, three times over, only where B > 1 or where every
-block sees global keys too. The queries at both ends, whose windows stick out, are two small calls: nothing is padded.
+attention, all blocks in one call. These keys are overlapping views, copied, three times over, only where B > 1 or where
+there are global keys. The queries at both ends, whose windows stick out, are two small calls: nothing is padded.
 """
 
 from __future__ import annotations
