@@ -38,6 +38,7 @@ NO_CROSS = (
     "mamba",
     "s4d",
     "hyena",
+    "fixed_sparse",
 )
 BIDIRECTIONAL_ONLY = ("fnet", "linformer", "nystrom")
 NO_STEPS = (*BIDIRECTIONAL_ONLY, "hyena")
