@@ -17,6 +17,7 @@ from torch import Tensor
 
 Backend = Literal["auto", "torch", "fla"]
 
+FLA_DEVICES = ("cuda",)
 FLA_DTYPES = ("float16", "bfloat16")  # in float32 the delta rule is refused, and other products are TF32
 
 
@@ -37,7 +38,7 @@ class FlaKernel:
 
     def chosen(self, backend: Backend, q: Tensor) -> Literal["torch", "fla"]:
         """What a call with queries q (B, H, T, d_k) runs on. Raises RuntimeError where fla is named and cannot."""
-        if backend == "torch" or (backend == "auto" and not q.is_cuda):
+        if backend == "torch" or (backend == "auto" and q.device.type not in FLA_DEVICES):
             return "torch"
         reason = self._trouble(q.device.type, str(q.dtype).removeprefix("torch."), q.shape[-1])
         if reason and backend == "fla":
@@ -58,7 +59,7 @@ class FlaKernel:
 
     def _trouble(self, device: str, dtype: str, d_k: int) -> str | None:
         short = self.name.rpartition(".")[2]
-        if not device.startswith("cuda"):
+        if device.partition(":")[0] not in FLA_DEVICES:
             return f"backend 'fla' has kernels for CUDA alone, not for {device}: backend = 'torch' runs there"
         if dtype not in FLA_DTYPES:
             return f"fla's {short} takes {' and '.join(FLA_DTYPES)}, not {dtype}: backend = 'torch' takes it"
