@@ -16,44 +16,55 @@ from attnbench.kernels import FlaKernel, backends
 from attnbench.mixer import Spec, Use
 
 KERNEL = FlaKernel("delta_rule.chunk_delta_rule", max_width=256)
-NAMES = ("deltanet", "gated_deltanet")
+NAMES = ("deltanet", "gated_deltanet", "retnet", "gla", "rwkv", "mamba2")
+DELTA = NAMES[:2]  # whose kernels have a widest key
 ON_GPU = {"device": "cuda", "dtype": "bfloat16"}
 
 
-def slow(q, k, v, beta, g, scale):
-    """The gated delta rule over (B, T, H, D), token by token, with the state that the package returns."""
-    state, ys = q.new_zeros(q.shape[0], q.shape[2], q.shape[3], v.shape[3]), []
+def slow(q, k, v, beta, g, scale, state):
+    """A decaying state over (B, T, H, D), token by token: with beta it overwrites, with None it adds."""
+    ys, g = [], g[..., None] if g.ndim == 3 else g  # (B, T, H, 1 or D)
+    state = q.new_zeros(q.shape[0], q.shape[2], q.shape[3], v.shape[3]) if state is None else state
     for t in range(q.shape[1]):
-        state = state * g[:, t, :, None, None].exp()
-        error = beta[:, t, :, None] * (v[:, t] - (k[:, t, :, :, None] * state).sum(2))
-        state = state + k[:, t, :, :, None] * error[:, :, None]
+        state, write = state * g[:, t, :, :, None].exp(), v[:, t]
+        if beta is not None:
+            write = beta[:, t, :, None] * (write - (k[:, t, :, :, None] * state).sum(2))
+        state = state + k[:, t, :, :, None] * write[:, :, None]
         ys.append(scale * (q[:, t, :, :, None] * state).sum(2))
     return torch.stack(ys, dim=1), state
 
 
 class Package:
-    """What two functions of fla 0.6 compute, by its signatures and layout, and what they were called with."""
+    """What functions of fla 0.6 compute, by their signatures and layout, and what they were called with."""
 
     def __init__(self):
         self.calls = []
 
     def chunk_delta_rule(self, q, k, v, beta, scale=None, initial_state=None, output_final_state=False):
-        return self.answer(q, k, v, beta, torch.zeros_like(beta), scale, output_final_state)
+        return self.answer(q, k, v, beta, torch.zeros_like(beta), scale, initial_state, output_final_state)
 
     def chunk_gated_delta_rule(self, q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False):
-        return self.answer(q, k, v, beta, g, scale, output_final_state)
+        return self.answer(q, k, v, beta, g, scale, initial_state, output_final_state)
 
-    def answer(self, q, k, v, beta, g, scale, output_final_state):
-        self.calls.append((q.shape, k.shape, v.shape, beta.shape, g.shape))
-        assert all(x.is_contiguous() for x in (q, k, v, beta, g))
-        y, state = slow(q, k, v, beta, g, q.shape[-1] ** -0.5 if scale is None else scale)
+    def chunk_simple_gla(self, q, k, v, g=None, g_gamma=None, scale=None, initial_state=None, output_final_state=False):
+        assert q.shape[:3] == k.shape[:3] == v.shape[:3] == g.shape
+        return self.answer(q, k, v, None, g, scale, initial_state, output_final_state)
+
+    def chunk_gla(self, q, k, v, g, scale=None, initial_state=None, output_final_state=False):
+        assert q.shape == k.shape == g.shape
+        return self.answer(q, k, v, None, g, scale, initial_state, output_final_state)
+
+    def answer(self, q, k, v, beta, g, scale, initial_state, output_final_state):
+        self.calls.append((q.shape, k.shape, v.shape))
+        assert all(x.is_contiguous() for x in (q, k, v, beta, g) if x is not None)
+        y, state = slow(q, k, v, beta, g, q.shape[-1] ** -0.5 if scale is None else scale, initial_state)
         return y, state if output_final_state else None
 
     def install(self, patch):
-        modules = {name: ModuleType(name) for name in ("fla", "fla.ops", "fla.ops.delta_rule")}
-        modules["fla.ops.gated_delta_rule"] = ModuleType("fla.ops.gated_delta_rule")
-        modules["fla.ops.delta_rule"].chunk_delta_rule = self.chunk_delta_rule
-        modules["fla.ops.gated_delta_rule"].chunk_gated_delta_rule = self.chunk_gated_delta_rule
+        modules = {name: ModuleType(name) for name in ("fla", "fla.ops")}
+        for folder in ("delta_rule", "gated_delta_rule", "simple_gla", "gla"):
+            modules[f"fla.ops.{folder}"] = module = ModuleType(f"fla.ops.{folder}")
+            setattr(module, f"chunk_{folder}", getattr(self, f"chunk_{folder}"))
         for name, module in modules.items():
             patch.setitem(sys.modules, name, module)
 
@@ -92,12 +103,13 @@ def absent(monkeypatch):
 @pytest.mark.parametrize("backend", ["auto", "fla"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_layer_on_fla_equals_the_layer_on_torch(served, name, backend):
-    ours, other = (build(name, backend=one, d_k=3, d_v=5) for one in ("torch", backend))
+    widths = {"d_state": 3, "n_groups": 3} if name == "mamba2" else {"d_k": 3, "d_v": 5}
+    ours, other = (build(name, backend=one, **widths) for one in ("torch", backend))
     x = noise(2, 9, 12)
     expected = values_and_gradients(lambda: ours(x), [x, *ours.parameters()])
     assert served.calls == []
     assert_equal(values_and_gradients(lambda: other(x), [x, *other.parameters()]), expected, 1e-10)
-    assert served.calls == [((2, 9, 3, 3), (2, 9, 3, 3), (2, 9, 3, 5), (2, 9, 3), (2, 9, 3))]
+    assert served.calls == [((2, 9, 3, 3), (2, 9, 3, 3), (2, 9, 3, 8 if name == "mamba2" else 5))]
     assert (ours.extra_record(), other.extra_record()) == ({"backend": "torch"}, {"backend": "fla"})
 
 
@@ -111,7 +123,16 @@ def test_a_prompt_read_by_fla_is_decoded_on(served, name, T0):
     for t in range(T0, 9):
         token, state = mixer.step(x[:, t], state)
         y = torch.cat((y, token[:, None]), dim=1)
+    assert mixer.extra_record() == {"backend": "torch"}  # a token alone is ours
     assert_equal([y], [mixer(x)], 1e-11)
+    assert mixer.extra_record() == {"backend": "fla"}
+
+
+def test_heads_of_a_group_share_what_fla_has_for_each(served):
+    ours, other = (build("mamba2", backend=one) for one in ("torch", "fla"))
+    x = noise(2, 9, 12)
+    assert_equal([other(x)], [ours(x)], 1e-11)
+    assert served.calls == [((2, 9, 3, 128), (2, 9, 3, 128), (2, 9, 3, 8))]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -139,8 +160,9 @@ def test_auto_takes_what_serves_and_says_so(package, monkeypatch):
         assert KERNEL.chosen("torch", q[..., :width].to(dtype)) == "torch"
 
 
-def test_a_backend_that_is_named_is_never_replaced_in_silence(absent, monkeypatch):
-    mixer, x = build("deltanet", backend="fla"), noise(1, 4, 12)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_backend_that_is_named_is_never_replaced_in_silence(name, absent, monkeypatch):
+    mixer, x = build(name, backend="fla"), noise(1, 4, 12)
     with pytest.raises(RuntimeError, match="for CUDA alone, not for cpu: backend = 'torch' runs there"):
         mixer(x)
     monkeypatch.setattr(backends, "FLA_DEVICES", ("cpu",))
@@ -158,7 +180,6 @@ def test_a_backend_that_is_named_is_never_replaced_in_silence(absent, monkeypatc
     [
         ({}, {}, "CUDA alone, not for cpu"),
         ({**ON_GPU, "dtype": "float32"}, {}, "takes float16 and bfloat16, not float32"),
-        (ON_GPU, {"d_k": 512}, "takes keys up to 256 wide, got 512"),
         ({**ON_GPU, "device": "cuda:1"}, {}, "fla cannot be used"),
     ],
 )
@@ -169,6 +190,12 @@ def test_what_fla_cannot_do_is_known_before_anything_runs(absent, name, use, opt
     assert "\n" not in told
     for backend in ("auto", "torch"):
         assert cls.unsupported(spec, Use(8, 8, **use), backend=backend, **options) is None
+
+
+@pytest.mark.parametrize("name", DELTA)
+def test_keys_are_not_wider_than_the_kernels_of_the_delta_rule_take(package, name):
+    told = BUILT_IN[name].unsupported(Spec(16, 2, 8), Use(8, 8, **ON_GPU), backend="fla", d_k=512)
+    assert told.endswith("takes keys up to 256 wide, got 512")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -252,5 +279,5 @@ def test_features_that_are_unit_length_need_no_scale(served):
     k, beta = F.normalize(k, dim=-1), torch.full((1, 2, 5), 0.5).double()
     y, state = KERNEL(q, k, v, beta)
     turned = [x.transpose(1, 2) for x in (q, k, v, beta, 0 * beta)]
-    expected = slow(*turned, 1.0)
+    expected = slow(*turned, 1.0, None)
     assert_equal([y.detach(), state.detach()], [expected[0].transpose(1, 2).detach(), expected[1].detach()], 1e-12)
