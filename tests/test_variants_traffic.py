@@ -11,10 +11,16 @@ from attnbench.execute.build import MODEL_VOCAB, build_module, build_workload
 from attnbench.execute.cell import _in_force
 from attnbench.execute.phases import phase_call
 from attnbench.measure.traffic import bytes_moved
-from attnbench.mixer import Flops, Mixer, Spec
+from attnbench.mixer import Flops, Mixer, Spec, Use
 
 ATTENTION = ("full", "fused", "window", "linear", "strided", "xformers")
 IN_ONE_CALL = ("lstm",)  # what stands between the steps is inside of torch's operation
+IN_RUNS = (
+    "retnet",
+    "gla",
+    "rwkv",
+    "mamba2",
+)  # a run of chunks stays in a cache, and the counter sees each of its passes
 
 
 def moved(mixer, T, S, *, level="layer", phase="forward", B=1, param_bytes=0, **sizes):
@@ -70,8 +76,10 @@ def test_projections_move_inputs_and_outputs_of_the_maps(name, T, S, role):
 @pytest.mark.parametrize("phase", ["forward", "forward_backward"])
 @pytest.mark.parametrize("name", [name for name in ON_CPU if name not in IN_ONE_CALL])
 def test_a_layer_never_moves_less_than_its_formula_nor_far_more(name, phase, role):
+    if reason := BUILT_IN[name].unsupported(Spec(32, 2, 300, role), Use(256, 256)):
+        pytest.skip(reason)
     known, counted = in_force(name, phase=phase, role=role)
-    assert known <= counted <= (20 if name in RECURRENT else 8) * known  # each step reads the weights again
+    assert known <= counted <= (20 if name in (*RECURRENT, *IN_RUNS) else 8) * known  # each step reads weights again
 
 
 @pytest.mark.parametrize("name", [name for name in ON_CPU if name not in IN_ONE_CALL])

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.kernels import Backend, FlaKernel, ShortConvolution, matrix_recurrence, short_convolution
+from attnbench.kernels import Backend, FlaKernel, ShortConvolution, matrix_recurrence, rotated, short_convolution
 from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use, check_count, check_name
 
 N_BLENDS = 5  # RWKV: what r, k, v, decay and gate read
@@ -46,6 +46,7 @@ class _Decaying(Attention):
     positions = "none"
     normalised = False
     fla: ClassVar[FlaKernel] = FlaKernel("gla.chunk_gla")
+    per_channel: ClassVar[bool] = True  # whether each key channel has its decay, set by the token
 
     def __init__(
         self,
@@ -134,8 +135,13 @@ class _Decaying(Attention):
         seen = whole * self.chunk * (self.chunk + 1) // 2 + rest * (rest + 1) // 2
         executed = whole * self.chunk**2 + rest**2
         states = 4.0 * self.spec.n_heads * S * self.d_k * self.d_v
-        ours = states + self.pair_flops(executed) if self.ran == "torch" else None
-        return Flops(states + self.pair_flops(seen), self.projection_flops(T, S), ours)
+        return Flops(
+            states + self.pair_flops(seen),
+            self.projection_flops(T, S),
+            core_executed=states + self.pair_flops(executed) if self.ran == "torch" else None,
+            core_moved=self.core_moved(T, S),
+            projection_moved=self.projection_moved(T, S),
+        )
 
     def step_flops(self, T: int, S: int) -> Flops:
         """One token by the same formula."""
@@ -144,6 +150,18 @@ class _Decaying(Attention):
     def projection_flops(self, T: int, S: int) -> float:
         """Adds the output's gate."""
         return super().projection_flops(T, S) + 2.0 * T * self.spec.d_model * self.W_gate.out_features
+
+    def core_moved(self, T: int, S: int) -> float:
+        """Adds the gate, the decays, and a state in and out for each chunk."""
+        states = 2 * -(-S // self.chunk) * self.d_k * self.d_v
+        return super().core_moved(T, S) + self.spec.n_heads * (
+            T * self.d_v + S * (self.d_k if self.per_channel else 1) + states
+        )
+
+    def projection_moved(self, T: int, S: int) -> float:
+        """Adds the gate and the decays that a token sets."""
+        decays = S * self.n_kv_heads * self.d_k if self.per_channel else 0
+        return super().projection_moved(T, S) + self.spec.n_heads * T * self.d_v + decays
 
     def extra_record(self) -> dict[str, str]:
         """The backend that the last call ran on."""
@@ -234,6 +252,7 @@ class RetNet(_Decaying):
     """A constant decay per head, and rotated queries and keys."""
 
     fla: ClassVar[FlaKernel] = FlaKernel("simple_gla.chunk_simple_gla")
+    per_channel = False
 
     @classmethod
     def _widths(cls, spec: Spec) -> dict[str, int]:
@@ -245,27 +264,11 @@ class RetNet(_Decaying):
     def _read(self, x: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
         (q, k, v), after = self._qkv(x, x, x, past)
         start, T = int(past["length"]), x.shape[1]
-        q, k = (self._turned(one, start) for one in (q * self.d_k**-0.5, k))
+        q, k = (rotated(one, start) for one in (q * self.d_k**-0.5, k))
         head = torch.arange(self.spec.n_heads, device=x.device, dtype=torch.float64)
         log_decay = torch.log1p(-(2.0 ** (-5 - head))).to(torch.promote_types(x.dtype, torch.float32))
         log_decay = log_decay[None, :, None].expand(len(x), -1, T)
         return (q, k, v, log_decay, self._gate(x)), after | {"length": past["length"] + T}
-
-    def _turned(self, x: Tensor, start: int) -> Tensor:
-        """Turn pairs of channels of x (B, H, T, d_k) by their angles; an odd last channel stays. At least float32."""
-        half, T = self.d_k // 2, x.shape[2]
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
-        if not half:
-            return x
-        theta = 10000.0 ** -torch.linspace(0, 1, half, dtype=torch.float64, device=x.device)
-        at = torch.arange(start, start + T, dtype=torch.float64, device=x.device)
-        angle = at[:, None] * theta  # (T, half)
-        turn = torch.polar(torch.ones_like(angle), angle).to(
-            torch.complex128 if x.dtype.itemsize == 8 else torch.complex64
-        )
-        pairs = torch.view_as_complex(x[..., : 2 * half].reshape(*x.shape[:-1], half, 2))
-        turned = torch.view_as_real(pairs * turn).flatten(-2)
-        return torch.cat((turned, x[..., 2 * half :]), dim=-1) if self.d_k % 2 else turned
 
 
 class GLA(_Decaying):

@@ -148,16 +148,35 @@ class DeltaNet(Attention):
         core = (seen - S) * (2 * d_k + d_v) + seen * (d_k + d_v)  # keys and solve without the diagonal
         states = 6.0 * H * S * d_k * d_v
         executed = states + 2.0 * H * square * (3 * d_k + 2 * d_v) if self.ran == "torch" else None
-        return Flops(states + 2.0 * H * core, self.projection_flops(T, S), executed)
+        return Flops(
+            states + 2.0 * H * core,
+            self.projection_flops(T, S),
+            core_executed=executed,
+            core_moved=self.core_moved(T, S) + 2.0 * H * (whole + (rest > 0)) * d_k * d_v,
+            projection_moved=self.projection_moved(T, S),
+        )
 
     def step_flops(self, T: int, S: int) -> Flops:
         """A key's read of the state and its write, per group, and a query's read, per head."""
         size = self.d_k * self.d_v
-        return Flops(2.0 * (2 * self.n_kv_heads + self.spec.n_heads) * size, self.projection_flops(1, 1))
+        return Flops(
+            2.0 * (2 * self.n_kv_heads + self.spec.n_heads) * size,
+            self.projection_flops(1, 1),
+            core_moved=self.core_moved(1, 1) + 2.0 * self.n_kv_heads * size,
+            projection_moved=self.projection_moved(1, 1),
+        )
 
     def projection_flops(self, T: int, S: int) -> float:
         """Adds the map to beta."""
         return super().projection_flops(T, S) + 2.0 * S * self.spec.d_model * self.n_kv_heads
+
+    def core_moved(self, T: int, S: int) -> float:
+        """Adds beta; the states of chunks are added in `flops`."""
+        return super().core_moved(T, S) + self.spec.n_heads * S
+
+    def projection_moved(self, T: int, S: int) -> float:
+        """Adds beta."""
+        return super().projection_moved(T, S) + self.n_kv_heads * S
 
     def extra_record(self) -> dict[str, str]:
         """The backend that the last call ran on."""
@@ -237,6 +256,14 @@ class GatedDeltaNet(DeltaNet):
         return super().projection_flops(T, S) + 2.0 * self.spec.d_model * (
             S * self.n_kv_heads + T * self.spec.n_heads * self.d_v
         )
+
+    def core_moved(self, T: int, S: int) -> float:
+        """Adds the decays and the gate."""
+        return super().core_moved(T, S) + self.spec.n_heads * (S + T * self.d_v)
+
+    def projection_moved(self, T: int, S: int) -> float:
+        """Adds the decays and the gate."""
+        return super().projection_moved(T, S) + self.n_kv_heads * S + self.spec.n_heads * T * self.d_v
 
     def _read(self, x: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
         parts, after = super()._read(x, past)

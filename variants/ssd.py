@@ -135,7 +135,15 @@ class Mamba2(Mixer):
         pair = 2.0 * (self.n_groups * self.d_state + self.d_inner)
         states = 4.0 * T * self.d_state * self.d_inner
         projection = 2.0 * T * self.spec.d_model * (sum(self.widths) + self.d_inner)
-        return Flops(states + pair * seen, projection, states + pair * executed if self.ran == "torch" else None)
+        n_between = sum(self.widths) + self.d_inner  # z, x, B, C, dt and y
+        state_numbers = 2.0 * -(-T // self.chunk) * self.d_state * self.d_inner
+        return Flops(
+            states + pair * seen,
+            projection,
+            core_executed=states + pair * executed if self.ran == "torch" else None,
+            core_moved=T * n_between + state_numbers,
+            projection_moved=float(T * (n_between + 2 * self.spec.d_model)),
+        )
 
     def step_flops(self, T: int, S: int) -> Flops:
         """One token by the same formula."""

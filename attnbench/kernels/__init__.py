@@ -9,6 +9,7 @@ from attnbench.kernels.gather import gather_blocks
 from attnbench.kernels.masked import masked_attention, plain_attention
 from attnbench.kernels.masks import band, visible_keys
 from attnbench.kernels.recurrence import matrix_recurrence
+from attnbench.kernels.rotation import rotated
 from attnbench.kernels.scan import diagonal_scan
 from attnbench.kernels.selective import selective_scan
 from attnbench.kernels.short import ShortConvolution, short_convolution
@@ -34,6 +35,7 @@ __all__ = [
     "recurrence_reason",
     "reversal",
     "reverse",
+    "rotated",
     "selective_scan",
     "short_convolution",
     "visible_keys",
