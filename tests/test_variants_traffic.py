@@ -20,6 +20,8 @@ IN_RUNS = (
     "gla",
     "rwkv",
     "mamba2",
+    "deltanet",
+    "gated_deltanet",
 )  # a run of chunks stays in a cache, and the counter sees each of its passes
 
 
