@@ -16,7 +16,7 @@ from attnbench.kernels import FlaKernel, backends
 from attnbench.mixer import Spec, Use
 
 KERNEL = FlaKernel("delta_rule.chunk_delta_rule", max_width=256)
-NAMES = ("deltanet", "gated_deltanet", "retnet", "gla", "rwkv", "mamba2")
+NAMES = ("deltanet", "gated_deltanet", "retnet", "gla", "rwkv", "mamba2", "linear")
 DELTA = NAMES[:2]  # whose kernels have a widest key
 ON_GPU = {"device": "cuda", "dtype": "bfloat16"}
 
@@ -47,7 +47,9 @@ class Package:
         return self.answer(q, k, v, beta, g, scale, initial_state, output_final_state)
 
     def chunk_simple_gla(self, q, k, v, g=None, g_gamma=None, scale=None, initial_state=None, output_final_state=False):
-        assert q.shape[:3] == k.shape[:3] == v.shape[:3] == g.shape
+        assert q.shape[:3] == k.shape[:3] == v.shape[:3]
+        g = torch.zeros(q.shape[:3]).double() if g is None else g
+        assert g.shape == q.shape[:3]
         return self.answer(q, k, v, None, g, scale, initial_state, output_final_state)
 
     def chunk_gla(self, q, k, v, g, scale=None, initial_state=None, output_final_state=False):
@@ -126,6 +128,29 @@ def test_a_prompt_read_by_fla_is_decoded_on(served, name, T0):
     assert mixer.extra_record() == {"backend": "torch"}  # a token alone is ours
     assert_equal([y], [mixer(x)], 1e-11)
     assert mixer.extra_record() == {"backend": "fla"}
+
+
+@pytest.mark.parametrize(("T", "S"), [(4, 9), (9, 4)])
+@pytest.mark.parametrize("norm", ["sum", "rms"])
+def test_sums_before_the_first_query_and_hidden_keys_are_as_on_torch(served, norm, T, S):
+    ours, other = (build("linear", backend=one, norm=norm) for one in ("torch", "fla"))
+    q, k, v = noise(2, 3, T, 4, seed=1), noise(2, 3, S, 4, seed=2), noise(2, 3, S, 4, seed=3)
+    key_mask = torch.arange(S) % 3 > 0
+    for mask in (None, key_mask.expand(2, -1)):
+        found, expected = (
+            values_and_gradients(lambda f=f, mask=mask: f.attend(q, k, v, key_mask=mask), [q, k, v])
+            for f in (other, ours)
+        )
+        assert_equal(found, expected, 1e-9)
+    assert other.ran == "fla"
+
+
+@pytest.mark.parametrize("role", ["bidirectional", "cross"])
+def test_a_kernel_for_one_direction_is_refused_in_the_others(package, role):
+    reason = "backend 'fla' has a kernel for the causal role alone"
+    assert BUILT_IN["linear"].unsupported(Spec(16, 2, 8, role), Use(8, 8, **ON_GPU), backend="fla").startswith(reason)
+    with pytest.raises(ValueError, match=reason):
+        build("linear", role, backend="fla")
 
 
 def test_heads_of_a_group_share_what_fla_has_for_each(served):
