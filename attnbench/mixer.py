@@ -143,8 +143,8 @@ class Mixer(nn.Module):
 
     claim: ClassVar[Claim | None] = None
     positions: ClassVar[PositionKind] = "learned"
-    equivariant: ClassVar[bool] = False
     continuous: ClassVar[bool] = True
+    equivariant: bool = False
     no_decay: ClassVar[tuple[str, ...]] = ()
     lr_scale: ClassVar[Mapping[str, float]] = {}
 
@@ -227,7 +227,7 @@ class Attention(Mixer):
     only weighs (RetNet without norm, the delta rule) says False, and is not held to it.
     """
 
-    normalised: ClassVar[bool] = True
+    normalised: bool = True
 
     def __init__(
         self,
