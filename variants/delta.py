@@ -17,7 +17,7 @@ eigenvalue a_t (1 - beta_t) along k_t; `negative_eigenvalues` doubles beta, so t
 2024, 2411.12537): with that a state can count modulo 2.
 
 How it runs: in chunks by matrix products and a triangular solve (`delta_recurrence`), or by the package fla on CUDA
-where `backend` lets it; the record says which. A decoding step is a few products whichever is chosen.
+where `backend` lets it; a token alone is always ours. The record says which ran last.
 
 Departures: values are as wide as keys (Gated DeltaNet's authors: twice as wide, d_v = 2 d_head); scores have no scale,
 which the norm would undo; maps have no bias; l2norm divides by sqrt(|x|^2 + 1e-6).
@@ -125,6 +125,7 @@ class DeltaNet(Attention):
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """One more token. No state is written to."""
         (q, k, v, *extra), after = self._read(x[:, None], state)
+        self.ran = "torch"
         kind = state["state"].dtype
         key, value, beta, *rest = (self._one_per_group(part).to(kind) for part in (k, v, *extra))
         old = state["state"] * rest[0][..., None].exp() if rest else state["state"]
@@ -147,19 +148,38 @@ class DeltaNet(Attention):
         core = (seen - S) * (2 * d_k + d_v) + seen * (d_k + d_v)  # keys and solve without the diagonal
         states = 6.0 * H * S * d_k * d_v
         executed = states + 2.0 * H * square * (3 * d_k + 2 * d_v) if self.ran == "torch" else None
-        return Flops(states + 2.0 * H * core, self.projection_flops(T, S), executed)
+        return Flops(
+            states + 2.0 * H * core,
+            self.projection_flops(T, S),
+            core_executed=executed,
+            core_moved=self.core_moved(T, S) + 2.0 * H * (whole + (rest > 0)) * d_k * d_v,
+            projection_moved=self.projection_moved(T, S),
+        )
 
     def step_flops(self, T: int, S: int) -> Flops:
         """A key's read of the state and its write, per group, and a query's read, per head."""
         size = self.d_k * self.d_v
-        return Flops(2.0 * (2 * self.n_kv_heads + self.spec.n_heads) * size, self.projection_flops(1, 1))
+        return Flops(
+            2.0 * (2 * self.n_kv_heads + self.spec.n_heads) * size,
+            self.projection_flops(1, 1),
+            core_moved=self.core_moved(1, 1) + 2.0 * self.n_kv_heads * size,
+            projection_moved=self.projection_moved(1, 1),
+        )
 
     def projection_flops(self, T: int, S: int) -> float:
         """Adds the map to beta."""
         return super().projection_flops(T, S) + 2.0 * S * self.spec.d_model * self.n_kv_heads
 
+    def core_moved(self, T: int, S: int) -> float:
+        """Adds beta; the states of chunks are added in `flops`."""
+        return super().core_moved(T, S) + self.spec.n_heads * S
+
+    def projection_moved(self, T: int, S: int) -> float:
+        """Adds beta."""
+        return super().projection_moved(T, S) + self.n_kv_heads * S
+
     def extra_record(self) -> dict[str, str]:
-        """The backend that the last whole pass ran on."""
+        """The backend that the last call ran on."""
         return {"backend": self.ran}
 
     def _nothing(self, x: Tensor) -> State:
@@ -201,10 +221,8 @@ class DeltaNet(Attention):
 
     def _recurrence(self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *decay: Tensor) -> tuple[Tensor, Tensor]:
         """y (B, H, S, d_v) and the last state, on the backend that serves."""
-        ran = self.fla.chosen(self.backend, q) if q.shape[2] else "torch"
-        if ran != self.ran:
-            self.ran = ran
-        if ran == "fla":
+        self.ran = self.fla.chosen(self.backend, q) if q.shape[2] > 1 else "torch"
+        if self.ran == "fla":
             return self.fla(q, k, v, *decay, beta)  # the decay stands before beta
         q, k, v, beta, *decay = (_wide(x) for x in (q, k, v, beta, *decay))  # type: ignore[assignment]
         start = q.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
@@ -238,6 +256,14 @@ class GatedDeltaNet(DeltaNet):
         return super().projection_flops(T, S) + 2.0 * self.spec.d_model * (
             S * self.n_kv_heads + T * self.spec.n_heads * self.d_v
         )
+
+    def core_moved(self, T: int, S: int) -> float:
+        """Adds the decays and the gate."""
+        return super().core_moved(T, S) + self.spec.n_heads * (S + T * self.d_v)
+
+    def projection_moved(self, T: int, S: int) -> float:
+        """Adds the decays and the gate."""
+        return super().projection_moved(T, S) + self.n_kv_heads * S + self.spec.n_heads * T * self.d_v
 
     def _read(self, x: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
         parts, after = super()._read(x, past)

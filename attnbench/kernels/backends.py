@@ -11,12 +11,14 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
+import torch
 from torch import Tensor
 
 Backend = Literal["auto", "torch", "fla"]
 
+FLA_DEVICES = ("cuda",)
 FLA_DTYPES = ("float16", "bfloat16")  # in float32 the delta rule is refused, and other products are TF32
 
 
@@ -35,30 +37,34 @@ class FlaKernel:
         """Why `backend`, where it is fla, cannot serve; for `Mixer.unsupported`. The others serve everywhere."""
         return self._trouble(device, dtype, d_k) if backend == "fla" else None
 
-    def chosen(self, backend: Backend, q: Tensor) -> Literal["torch", "fla"]:
-        """What a call with queries q (B, H, T, d_k) runs on. Raises RuntimeError where fla is named and cannot."""
-        if backend == "torch" or (backend == "auto" and not q.is_cuda):
+    def chosen(self, backend: Backend, q: Tensor, dtype: torch.dtype | None = None) -> Literal["torch", "fla"]:
+        """What a call with queries q (B, H, T, d_k) runs on. Raises RuntimeError where fla is named and cannot.
+
+        dtype: the model's, where q has been widened.
+        """
+        if backend == "torch" or (backend == "auto" and q.device.type not in FLA_DEVICES):
             return "torch"
-        reason = self._trouble(q.device.type, str(q.dtype).removeprefix("torch."), q.shape[-1])
+        reason = self._trouble(q.device.type, str(dtype or q.dtype).removeprefix("torch."), q.shape[-1])
         if reason and backend == "fla":
             raise RuntimeError(reason)
         return "torch" if reason else "fla"
 
-    def __call__(self, *inputs: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-        """y (B, H, T, d_v) and the last state (B, H, d_k, d_v), from S_0 = 0 and with no scale on the scores.
+    def __call__(self, *inputs: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """y (B, H, T, d_v) and the last state (B, H, d_k, d_v), with no scale on the scores.
 
         inputs: (B, H, T, width) or (B, H, T), in the order of the package's function; it has (B, T, H, ...).
+        state: the first one, in float32; None is 0.
         """
         run = _function(self.name)
         if isinstance(run, str):
             raise RuntimeError(run)
         turned = [x.transpose(1, 2).contiguous() for x in inputs]
-        y, state = run(*turned, scale=1.0, output_final_state=True, **options)
-        return y.transpose(1, 2), state
+        y, last = run(*turned, scale=1.0, initial_state=state, output_final_state=True)
+        return y.transpose(1, 2), last
 
     def _trouble(self, device: str, dtype: str, d_k: int) -> str | None:
         short = self.name.rpartition(".")[2]
-        if not device.startswith("cuda"):
+        if device.partition(":")[0] not in FLA_DEVICES:
             return f"backend 'fla' has kernels for CUDA alone, not for {device}: backend = 'torch' runs there"
         if dtype not in FLA_DTYPES:
             return f"fla's {short} takes {' and '.join(FLA_DTYPES)}, not {dtype}: backend = 'torch' takes it"

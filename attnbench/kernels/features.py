@@ -35,7 +35,12 @@ def read_features(phi_q: Tensor, sums: Tensor, *, eps: float | None = 0.0) -> Te
     if eps is None:
         return phi_q @ sums[..., :-1]
     y = phi_q @ sums  # (B, H, T, d_v + 1)
-    return y[..., :-1] * _inverse(y[..., -1:], eps)
+    return divide(y[..., :-1], y[..., -1:], eps)
+
+
+def divide(y: Tensor, total: Tensor, eps: float) -> Tensor:
+    """Sums of weighted values by the sums of weights (..., 1), plus eps; 0 where the weights sum to nothing."""
+    return y * _inverse(total, eps)
 
 
 def causal_features(
@@ -86,7 +91,7 @@ class _Chunks(torch.autograd.Function):
         states, totals = _states(ks, vs, sums)
         n = T // chunk
         pairs = torch.bmm(qs, ks.transpose(1, 2)).tril_()  # (n B H, chunk, chunk)
-        ys = torch.bmm(pairs, vs).baddbmm_(qs, states[:n].flatten(0, 1))
+        ys = _add_product(torch.bmm(pairs, vs), qs, states[:n].flatten(0, 1))
         inverse = None
         if eps is not None:
             total = torch.bmm(qs, totals[:n].flatten(0, 1)).add_(pairs.sum(-1, keepdim=True))  # (n B H, chunk, 1)
@@ -169,7 +174,12 @@ def _gradients(
     pairs = torch.bmm(q, k.transpose(1, 2)).tril_()
     slopes = torch.bmm(g, v.transpose(1, 2))  # of the pairs
     slopes = (slopes if e is None else slopes.add_(e)).tril_()
-    dq = torch.bmm(slopes, k).baddbmm_(g, before.transpose(1, 2))
-    dk = torch.bmm(slopes.transpose(1, 2), q).baddbmm_(v, after.transpose(1, 2))
-    dv = torch.bmm(pairs.transpose(1, 2), g).baddbmm_(k, after)
+    dq = _add_product(torch.bmm(slopes, k), g, before.transpose(1, 2))
+    dk = _add_product(torch.bmm(slopes.transpose(1, 2), q), v, after.transpose(1, 2))
+    dv = _add_product(torch.bmm(pairs.transpose(1, 2), g), k, after)
     return dq, dk, dv
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """total + a b, in the place of total, and seen by torch's counter of operations."""
+    return torch.baddbmm(total, a, b, out=total)
