@@ -14,6 +14,11 @@ from rivals import RIVALS
 from attnbench.measure.machine import environment
 
 QUICK_LENGTHS = (128, 256)
+GROWTH = [
+    f"Time per token at the longer T by that at the shorter one (wanted: at most {growth.WORST_GROWTH}), slope of peak",
+    f"memory in T (wanted: 1 ± {growth.SLOPE_OFF}), and share of this machine's peak of matrix products at",
+    f"T = {growth.PEAK_T}, d_model = {growth.PEAK_D}.",
+]
 
 
 def main() -> None:
@@ -46,8 +51,8 @@ def head(given: argparse.Namespace) -> list[str]:
     where = f"{facts['processor']}, {facts['cores_usable']} cores, Python {facts['python']}, torch {torch.__version__}"
     lines = ["# Beside public implementations", "", f"`{command}` on {where}.", ""]
     lines += [
-        "CPU time of all threads, the least of interleaved rounds; B = 1, d_model = 256, 4 heads, float32. The ratio is",
-        "ours by theirs, the median over rounds; a question mark stands where the target lies inside its interval.",
+        "Least times of interleaved rounds, CPU time being of all threads; B = 1, d_model = 256, 4 heads, float32.",
+        "The ratio is ours by theirs, the median over rounds; a question mark says that its interval holds the target.",
         "",
     ]
     return say(lines)
@@ -69,17 +74,8 @@ def grown(given: argparse.Namespace) -> list[str]:
     if not names:
         return []
     short, long = QUICK_LENGTHS if given.quick else (growth.SHORT, growth.LONG)
-    lines = say(
-        [
-            f"## Growth of linear-time variants, forward and backward of a layer, T = {short} to {long}, one thread",
-            "",
-            f"Time per token at the longer T by that at the shorter one (wanted: at most {growth.WORST_GROWTH}); slope of peak",
-            f"memory (1 ± {growth.SLOPE_OFF}); share of this machine's peak of matrix products at T = {growth.PEAK_T}, d_model ="
-            f" {growth.PEAK_D}.",
-            "",
-            *table_head(growth.HEAD),
-        ]
-    )
+    title = f"## Growth of linear-time variants, forward and backward of a layer, T = {short} to {long}, one thread"
+    lines = say([title, "", *GROWTH, "", *table_head(growth.HEAD)])
     for row in growth.rows(names, short, long, 60 * 0.2 * given.minutes / len(names) / 3):
         lines += say([table_line(growth.cells(row))])
     return lines

@@ -15,7 +15,7 @@ from stopwatch import against, alone, least_of, sample
 from attnbench.analyse.claims import highest
 from attnbench.measure.cost import cost
 from attnbench.measure.memory import peak_bytes
-from attnbench.measure.peaks import product_flops_per_s
+from attnbench.measure.peaks import WIDTHS
 from attnbench.mixer import Mixer, Spec, Use
 
 SHORT, LONG = 1024, 8192
@@ -27,7 +27,8 @@ WORST_GROWTH, SLOPE_OFF = 1.3, 0.15
 class Growth:
     """growth: CPU time per token at the long length by that at the short one, forward and backward of a layer.
 
-    slope: of peak memory in T between the two, in logs. share: of the peak of matrix products, by what is executed.
+    slope: of peak memory in T over the last factor of four, in logs. share: of the peak of matrix
+    products, by what is executed.
     """
 
     variant: str
@@ -55,7 +56,7 @@ def linear_time() -> dict[str, type[Mixer]]:
 
 def rows(names: Sequence[str], short: int, long: int, allowed_s: float) -> Iterator[Growth]:
     """All of `names` on one thread, for about `allowed_s` seconds each."""
-    peak = product_flops_per_s("float32", 1, "cpu")
+    peak = _peak_flops_per_s()
     for name in names:
         cls = linear_time()[name]
         role = next((role for role in ("causal", "bidirectional") if _reason(cls, role, short) is None), None)
@@ -68,8 +69,8 @@ def _grown(name: str, cls: type[Mixer], role: str, short: int, long: int, allowe
     with alone(1):
         found = against(many, few, allowed_s)
         growth = found.ratio * short / long
-        bytes_few, bytes_many = (peak_bytes(call, "cpu") for call in (few, many))
-    slope = math.log(bytes_many / bytes_few) / math.log(long / short)
+        less, more = (peak_bytes(_step(cls, role, at(TABLE, T=T)), "cpu") for T in (long // 4, long))
+    slope = math.log(more / less) / math.log(4)
     return Growth(
         name, role, growth, slope, _share(cls, role, at(TABLE, T=min(PEAK_T, long), d_model=PEAK_D, n_heads=8), peak)
     )
@@ -83,6 +84,14 @@ def _share(cls: type[Mixer], role: str, sizes: Sizes, peak: float) -> float | No
     with alone(1):
         least = least_of([sample(call) for _ in range(4)])
     return known and known.executed / least.cpu_s / peak
+
+
+def _peak_flops_per_s() -> float:
+    """Of one large matrix product on one thread, by the clock that variants are timed with."""
+    n = WIDTHS["cpu"]
+    a, b, out = (torch.ones(n, n) for _ in range(3))
+    with alone(1):
+        return 2.0 * n**3 / least_of([sample(lambda: torch.mm(a, b, out=out)) for _ in range(8)]).cpu_s
 
 
 def _step(cls: type[Mixer], role: str, sizes: Sizes):

@@ -19,7 +19,7 @@ Call = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a match is built for; only the variants concerned read the last four."""
+    """What a match is built for; only the variants concerned read the last five."""
 
     B: int
     T: int
@@ -30,6 +30,7 @@ class Sizes:
     n_landmarks: int = 64
     n_features: int = 256
     d_state: int = 128
+    block: int = 16
 
     @property
     def D(self) -> int:
@@ -37,7 +38,7 @@ class Sizes:
         return self.d_model // self.n_heads
 
 
-SMALL = Sizes(B=2, T=48, d_model=24, n_heads=3, window=8, n_landmarks=6, n_features=20, d_state=5)
+SMALL = Sizes(B=2, T=48, d_model=24, n_heads=3, window=8, n_landmarks=6, n_features=20, d_state=5, block=4)
 TABLE = Sizes(B=1, T=512, d_model=256, n_heads=4)
 
 
@@ -65,6 +66,7 @@ class Rival:
     match: builds both. small: sizes of the comparison by number; dtype and tolerance (of the larger of 1 and the
     largest value) are what it holds to there. mended: takes away, for that comparison, what `departs` says.
     departs: where the package is not the mechanism of the paper or of our file; what is timed then differs by that.
+    note: what else a reader of times must know.
     forward, both: the largest ratio wanted of times, ours by theirs, forward and forward with backward.
     longest: no longer T is timed, for the reason `because`.
     """
@@ -81,6 +83,7 @@ class Rival:
     tolerance: float = 1e-10
     mended: Callable[[], AbstractContextManager[Any]] = nullcontext
     departs: str = ""
+    note: str = ""
     equal: bool = True
     longest: int = 1 << 20
     because: str = ""
@@ -96,6 +99,10 @@ class Rival:
             return version(self.package).partition("+")[0]
         except PackageNotFoundError:
             return None
+
+    def missing(self) -> bool:
+        """Whether no variant of that name is installed."""
+        return not entry_points(group="attnbench.variants", name=self.variant)
 
 
 def built_in(name: str) -> type[Mixer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import types
 import warnings
@@ -77,7 +78,8 @@ def local(sizes: Sizes) -> Match:
     return Match(ours.attend, exact, heads(sizes))
 
 
-def longformer(sizes: Sizes) -> Match:
+def longformer(sizes: Sizes, n_global: int = 0, n_hidden: int = 0) -> Match:
+    """n_global: tokens at the start that see all and are seen by all, with the same maps. n_hidden: padding behind."""
     module, w = transformers("longformer"), 2 * sizes.window
     config = quietly("transformers").LongformerConfig(
         hidden_size=sizes.d_model,
@@ -86,18 +88,67 @@ def longformer(sizes: Sizes) -> Match:
         attention_probs_dropout_prob=0.0,
         num_hidden_layers=1,
     )
-    theirs, ours = module.LongformerSelfAttention(config, 0), mixer("window", "bidirectional", sizes, window=w)
-    for part in ("query_global", "key_global", "value_global"):  # not called without global tokens
-        setattr(theirs, part, None)
-    visible = torch.zeros(sizes.B, sizes.T)
+    ours = mixer("window", "bidirectional", sizes, window=w, n_global=n_global)
+    theirs = module.LongformerSelfAttention(config, 0)
+    for part in ("query", "key", "value"):
+        setattr(theirs, f"{part}_global", getattr(theirs, part))
+    place = torch.arange(sizes.T).expand(sizes.B, -1)
+    hidden, everywhere = place >= sizes.T - n_hidden, place < n_global
+    told = 10_000.0 * everywhere - 10_000.0 * hidden
 
     def call(x: Tensor) -> Tensor:
-        return theirs(x, visible, visible > 0, visible > 0, is_global_attn=False)[0]
+        y = theirs(x, told, hidden, everywhere, is_global_attn=n_global > 0)[0]
+        return y.masked_fill(hidden[..., None], 0.0) if n_hidden else y
+
+    def mine(x: Tensor) -> Tensor:
+        y = merged(ours, x, key_mask=~hidden if n_hidden else None)
+        return y.masked_fill(hidden[..., None], 0.0) if n_hidden else y
+
+    return layers(mine, ours, call, theirs, tokens(sizes), **bert(ours))
+
+
+def bigbird(sizes: Sizes) -> Match:
+    """Theirs is given the random blocks of ours: in eval mode it has none, and looks at the first block once more."""
+    module, common = transformers("big_bird"), {"attention_probs_dropout_prob": 0.0, "use_bias": False}
+    config = quietly("transformers").BigBirdConfig(
+        hidden_size=sizes.d_model,
+        num_attention_heads=sizes.n_heads,
+        block_size=sizes.block,
+        num_random_blocks=2,
+        **common,
+    )
+    theirs = module.BigBirdBlockSparseAttention(config)
+    ours = mixer("bigbird", "bidirectional", sizes, block=sizes.block, n_random=2)
+    drawn = list(ours.random_blocks(sizes.T // sizes.block).numpy())  # of each head (n_blocks - 2, 2)
+    turns = itertools.cycle(drawn)
+    theirs._bigbird_block_rand_mask_with_head = lambda **rest: drawn
+    theirs._bigbird_block_rand_mask = lambda *rest, **more: next(turns)  # at the lengths of the paper, head by head
+    masks = module.BigBirdModel.create_masks_for_block_sparse_attn(torch.ones(sizes.B, sizes.T), sizes.block)
+    blocked, band, from_mask, to_mask = (mask.to(sizes.dtype) for mask in masks)
+
+    def call(x: Tensor) -> Tensor:
+        return theirs(x, band, from_mask, to_mask, blocked, blocked)[0]
 
     return layers(partial(merged, ours), ours, call, theirs, tokens(sizes), **bert(ours))
 
 
 # linear, low rank
+
+
+def performer(sizes: Sizes) -> Match:
+    theirs = performer_module().FastAttention(sizes.D, nb_features=sizes.n_features).to(sizes.dtype)
+    ours = mixer("performer", "bidirectional", sizes, n_features=sizes.n_features)
+    theirs.projection_matrix.copy_(ours.projection)
+    return Match(ours.attend, theirs, heads(sizes))
+
+
+def performer_module() -> Any:
+    return quietly("performer_pytorch.performer_pytorch")
+
+
+def no_epsilon() -> AbstractContextManager[None]:
+    module = performer_module()
+    return patched(module, softmax_kernel=partial(module.softmax_kernel, eps=0.0))
 
 
 def causal_linear(sizes: Sizes) -> Match:
@@ -267,9 +318,9 @@ def gated_delta(sizes: Sizes) -> Match:
     return Match(ours, call, [q, k, v, beta, decay])
 
 
-def merged(ours: Any, x: Tensor) -> Tensor:
+def merged(ours: Any, x: Tensor, **masks: Any) -> Tensor:
     """A layer of ours without its map out: (B, T, d_model) -> (B, T, d_model)."""
-    return ours.attend(*ours.project(x, x)).transpose(1, 2).flatten(2)
+    return ours.attend(*ours.project(x, x), **masks).transpose(1, 2).flatten(2)
 
 
 def bert(ours: Any) -> dict[str, tuple[Tensor]]:
@@ -293,6 +344,27 @@ RIVALS = [
     Rival("rnn", "torch", "nn.RNN", "layer", partial(recurrent, "rnn", nn.RNN), 1.02, 1.1),
     Rival("window", "local-attention", "LocalAttention", "core", local, 0.8, 0.8),
     Rival("window", "transformers", "LongformerSelfAttention", "layer", longformer, **FLOAT32),
+    Rival(
+        "bigbird",
+        "transformers",
+        "BigBirdBlockSparseAttention",
+        "layer",
+        bigbird,
+        0.8,
+        1.1,
+        note="is given our random blocks (in eval mode it has none of its own) and makes a dense matrix of weights too",
+    ),
+    Rival(
+        "performer",
+        "performer-pytorch",
+        "FastAttention",
+        "core",
+        performer,
+        0.8,
+        0.8,
+        mended=no_epsilon,
+        departs="adds 1e-4 to every feature, behind the division by the largest",
+    ),
     Rival("linear", "pytorch-fast-transformers", "CausalLinearAttention", "core", causal_linear, 0.8, 1.1, **FLOAT32),
     Rival("nystrom", "nystrom-attention", "NystromAttention", "layer", nystrom, 0.8, 1.1, ONE_HEAD, departs=ONE_NORM),
     Rival(

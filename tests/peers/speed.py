@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 from matches import TABLE, Match, Rival, at, forward, forward_backward
 from stopwatch import Ratio, against, alone, sample
 
@@ -59,11 +59,15 @@ def rows(rivals: Sequence[Rival], plan: Plan) -> Iterator[Row]:
     weights = [_n_cells(rival, plan) for rival in rivals]
     for i, rival in enumerate(rivals):
         left = max(0.0, end - time.monotonic())
-        yield from _of(rival, plan, left * weights[i] / sum(weights[i:]))
+        yield from _of(rival, plan, left * weights[i] / max(1, sum(weights[i:])))
 
 
 def _n_cells(rival: Rival, plan: Plan) -> int:
-    return 0 if rival.version() is None else len(_lengths(rival, plan)) * len(_threads(rival, plan)) * len(plan.phases)
+    return (
+        0
+        if rival.version() is None or rival.missing()
+        else len(_lengths(rival, plan)) * len(_threads(rival, plan)) * len(plan.phases)
+    )
 
 
 def _lengths(rival: Rival, plan: Plan) -> list[int]:
@@ -76,22 +80,22 @@ def _threads(rival: Rival, plan: Plan) -> Sequence[int]:
 
 
 def _of(rival: Rival, plan: Plan, allowed_s: float) -> Iterator[Row]:
-    if rival.version() is None:
+    if rival.version() is None or rival.missing():
         yield Row(rival, "", 0, 0, reason="not installed")
         return
-    end, slow = time.monotonic() + allowed_s, _Slow()
+    end, slow = time.monotonic() + allowed_s, Slow()
     cells = [(T, n, phase) for T in _lengths(rival, plan) for n in _threads(rival, plan) for phase in plan.phases]
-    match: _Sized | None = None
+    match: Sized | None = None
     for i, (T, threads, phase) in enumerate(cells):
         if match is None or match.T != T:
-            match = _Sized(rival, T)
+            match = Sized(rival, T)
         share = max(0.0, end - time.monotonic()) / (len(cells) - i)
         yield match.row(phase, threads, share, slow)
     if rival.longest < max(plan.lengths):
         yield Row(rival, "", max(plan.lengths), 0, reason=f"not timed beyond T = {rival.longest}: it {rival.because}")
 
 
-class _Slow:
+class Slow:
     """What a phase of one rival cost at the lengths so far, and so will cost at the next."""
 
     def __init__(self) -> None:
@@ -106,21 +110,21 @@ class _Slow:
         if len(known) == 1:
             return s_1 * T / T_1
         (T_0, s_0) = known[-2]
-        return s_1 * (s_1 / s_0) ** (torch.tensor(T / T_1).log() / torch.tensor(T_1 / T_0).log()).item()
+        return s_1 * (s_1 / s_0) ** (math.log(T / T_1) / math.log(T_1 / T_0))
 
     def note(self, phase: str, T: int, seconds: float) -> None:
         """One call of theirs."""
         self.seen.setdefault(phase, []).append((T, seconds))
 
 
-class _Sized:
+class Sized:
     """A rival at one length, with the comparison of outputs that comes before any timing."""
 
     def __init__(self, rival: Rival, T: int) -> None:
         self.rival, self.T = rival, T
         self.match, self.trouble = None, ""
 
-    def row(self, phase: str, threads: int, allowed_s: float, slow: _Slow) -> Row:
+    def row(self, phase: str, threads: int, allowed_s: float, slow: Slow) -> Row:
         """Time one phase. What either of the two raises is the reason why there is no time."""
         made = partial(Row, self.rival, phase, self.T, threads)
         if (expected := slow.expected_s(phase, self.T)) > SLOWEST_S:
@@ -143,7 +147,7 @@ class _Sized:
         gap = ((ours - theirs).abs().max() / theirs.abs().max()).item()
         return "" if gap <= APART else f"outputs differ by {gap:.2g} of the largest: not timed"
 
-    def _timed(self, match: Match, phase: str, threads: int, allowed_s: float, slow: _Slow) -> tuple[Ratio | None, str]:
+    def _timed(self, match: Match, phase: str, threads: int, allowed_s: float, slow: Slow) -> tuple[Ratio | None, str]:
         ours = _call(phase, match.ours, match.inputs, match.ours_with)
         theirs = _call(phase, match.theirs, match.inputs, match.theirs_with)
         with alone(threads):
@@ -184,4 +188,5 @@ def cells(row: Row) -> list[str]:
 
 def notes(rivals: Iterable[Rival]) -> list[str]:
     """Where what is timed is not quite the same."""
-    return [f"{rival.what} ({rival.package}) {rival.departs}." for rival in rivals if rival.departs]
+    told = [(rival, text) for rival in rivals for text in (rival.departs, rival.note) if text]
+    return [f"{rival.what} ({rival.package}) {text}." for rival, text in told]
