@@ -1,6 +1,7 @@
 """How figures look, and one look per variant label.
 
-A label has the same colour, marker and line in every figure, and no two are alike (up to 224).
+A label has the same colour, marker and line in every figure, and no two are alike (up to 224). Families of variants
+share panels where a figure has too many lines for one.
 """
 
 from __future__ import annotations
@@ -48,6 +49,17 @@ BUILT_IN = (
     "deltanet",
     "gated_deltanet",
 )
+# Panels of crowded figures show one family each, in this order; other variants are the last.
+FAMILIES = {
+    "exact": ("fused", "full", "xformers", "gqa", "flex", "topk"),
+    "sparse": ("window", "strided", "fixed_sparse", "bigbird"),
+    "kernel and low rank": ("linear", "performer", "cosformer", "based", "hedgehog", "linformer", "nystrom"),
+    "decay and delta": ("retnet", "gla", "rwkv", "deltanet", "gated_deltanet"),
+    "state space and convolution": ("s4d", "lru", "mamba", "mamba2", "hyena", "tcn"),
+    "recurrent": ("rnn", "gru", "lstm", "mingru", "minlstm"),
+    "controls": ("mean", "fnet", "none"),
+}
+OTHERS = "others"
 INK, PALE, GRID, PAPER = "#333333", "#8a8a8a", "#e6e6e6", "#f4f4f4"
 # Terms of a cost: grey for what does not depend on T, blues for what grows like T, oranges for what grows like T².
 TERM_COLOURS = {
@@ -90,11 +102,12 @@ STYLE = {
 
 
 class Look(NamedTuple):
-    """How a series is drawn, in matplotlib's names."""
+    """How a series is drawn, in matplotlib's names, and the family of its variant."""
 
     colour: str
     marker: str
     line: Line
+    family: str = OTHERS
 
 
 def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
@@ -109,7 +122,13 @@ def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
     for label, variant in asked:
         free = (look for look in _candidates(places[variant]) if look not in given.values())
         given[label] = next(free, Look(COLOURS[0], MARKERS[0], LINES[0]))
-    return given
+    variants = dict(asked)
+    return {label: look._replace(family=family(variants[label])) for label, look in given.items()}
+
+
+def family(variant: str) -> str:
+    """The family of a built-in variant; OTHERS for any other."""
+    return next((name for name, members in FAMILIES.items() if variant in members), OTHERS)
 
 
 def _candidates(place: int) -> Iterator[Look]:

@@ -32,10 +32,13 @@ from pandas import DataFrame
 from attnbench.analyse.compare import AMBIGUOUS, MARGIN, SAME
 from attnbench.analyse.crossover import crossings, noise
 from attnbench.report import scales, words
-from attnbench.report.looks import INK, PALE, PAPER, STYLE, Look
+from attnbench.report.looks import FAMILIES, INK, OTHERS, PALE, PAPER, STYLE, Look
 from attnbench.report.scales import Axis, Colours
 
 WIDTH, LEFT, RIGHT, GAP, BELOW = 10.0, 0.85, 0.2, 0.25, 0.52
+CROWDED, MOST_NAMES = 14, 9  # labels of one figure, and of one panel with names beside it
+NAMES, NAME_LENGTH = 1.45, 16  # room for such names in inches, and in characters
+BEHIND = "#d9d9d9"
 REFERENCES: Mapping[str, tuple[int, tuple[float, ...]]] = {  # every other line of reference is dashed
     "chance": (0, (1, 1.6)),
     "equal operations": (0, (8, 1.5, 1, 1.5)),
@@ -85,29 +88,75 @@ def curves(
     data: columns label, facet, x, x_text, value, low, high (value NaN: left out). references: name, facet, x, value.
     marks: ticks of x, by default every x with its x_text.
     apart: draw each line a little to one side of its x, so that lines of one value do not hide each other.
+
+    More than CROWDED labels are shown family by family, a row of panels each, with all other lines in grey behind.
     """
     with styled():
         facets = list(dict.fromkeys(data["facet"]))
         labels = list(dict.fromkeys(data["label"]))
+        crowded = len(labels) > CROWDED
+        rows = _families(labels, looks) if crowded else [("", labels)]
+        labels = [label for _, members in rows for label in members]
         handles = [handle(label, looks[label], data[data["label"] == label]) for label in labels]
         handles += [_reference_handle(name) for name in ([] if references is None else references["name"].unique())]
         height = 2.7 if len(labels) <= 8 or len(facets) > 9 else 3.6
-        sheet = Sheet(facets, title, note, handles, height=height, x_label=x_label, y_label=axis.label)
+        size: dict[str, Any] = {"height": height}
+        if crowded:
+            size = {"height": 2.2, "n_columns": min(len(facets), 2), "gap": NAMES + GAP, "right": NAMES}
+        titles = [f"{name}, {facet}" if crowded else facet for name, _ in rows for facet in facets]
+        sheet = Sheet(titles, title, note, handles, x_label=x_label, y_label=axis.label, **size)
         marks = marks or dict(sorted(zip(data["x"], data["x_text"], strict=True)))
         if apart:
             shift = dict(zip(labels, scales.dodge(list(marks), len(labels)), strict=True))
             data = data.assign(x=data["x"] * data["label"].map(shift))
         drawn = data if references is None else pd.concat([data, references])
         limits = scales.linear_limits(drawn) if axis.kind == "linear" else scales.limits(drawn)
-        for facet, axes in zip(facets, sheet.panels, strict=True):
+        panels = [(members, facet) for _, members in rows for facet in facets]
+        for (members, facet), axes in zip(panels, sheet.panels, strict=True):
             x_scale(axes, marks, sheet.panel_width)
             y_scale(axes, axis, limits)
-            for label, line in data[data["facet"] == facet].groupby("label", sort=False):
-                weight = 1 - labels.index(label) / max(len(labels) - 1, 1)
-                series(axes, line.sort_values("x", kind="stable"), looks[label], weight)
+            lines = {label: line.sort_values("x", kind="stable") for label, line in _of(data, facet).groupby("label")}
+            for place, label in enumerate(labels):
+                if label in members and label in lines:
+                    series(axes, lines[label], looks[label], 1 - place / max(len(labels) - 1, 1))
+            if crowded:
+                _behind(axes, [line for label, line in lines.items() if label not in members])
+                _names(axes, size["height"], {label: lines[label] for label in members if label in lines}, looks)
             if references is not None:
-                _references(axes, references[references["facet"] == facet])
+                _references(axes, _of(references, facet))
         return sheet.figure
+
+
+def _families(labels: Sequence[str], looks: Mapping[str, Look]) -> list[tuple[str, list[str]]]:
+    """Labels by family, a large one in several rows."""
+    rows = []
+    for name in (*FAMILIES, OTHERS):
+        members = [label for label in labels if looks[label].family == name]
+        rows += [(name, members[i : i + MOST_NAMES]) for i in range(0, len(members), MOST_NAMES)]
+    return rows
+
+
+def _of(data: DataFrame, facet: str) -> DataFrame:
+    return data[data["facet"] == facet]
+
+
+def _behind(axes: Axes, lines: Sequence[DataFrame]) -> None:
+    """Lines of other panels, thin and grey."""
+    for line in lines:
+        known = line[line["value"].notna()]
+        axes.add_line(Line2D(known["x"].to_numpy(), known["value"].to_numpy(), color=BEHIND, linewidth=0.8, zorder=1))
+
+
+def _names(axes: Axes, height: float, lines: Mapping[str, DataFrame], looks: Mapping[str, Look]) -> None:
+    """Labels to the right of a panel `height` inches high, at the last values of their lines, none upon another."""
+    ends = {label: line["value"].dropna().iloc[-1] for label, line in lines.items() if line["value"].notna().any()}
+    to_axes = axes.transData + axes.transAxes.inverted()
+    x = axes.get_xlim()[1]
+    heights = {label: float(to_axes.transform((x, value))[1]) for label, value in ends.items()}
+    for label, y in scales.spread(heights, 0.14 / height).items():  # a line of text is 0.14 inches
+        name = plain(label)
+        name = name if len(name) <= NAME_LENGTH else name[: NAME_LENGTH - 1] + "…"
+        axes.text(1.02, y, name, color=looks[label].colour, fontsize=8, va="center", transform=axes.transAxes)
 
 
 def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, note: str = "") -> Figure:
@@ -169,10 +218,11 @@ class Sheet:
         y_label: str,
         n_columns: int = 3,
         right: float = RIGHT,
+        gap: float = GAP,
         room: float = 0.0,
     ) -> None:
         n_columns = max(min(n_columns, 2 if len(names) == 4 else len(names)), 1)
-        self.panel_width = (WIDTH - LEFT - right - GAP * (n_columns - 1)) / n_columns
+        self.panel_width = (WIDTH - LEFT - right - gap * (n_columns - 1)) / n_columns
         titles = [textwrap.fill(plain(name), int(self.panel_width / 0.085)) for name in names]
         head, foot = textwrap.fill(plain(title), 92), textwrap.fill(plain(note), 150)
         tops, self.bottom = [], 0.12 + 0.22 * _n_lines(head)
@@ -186,7 +236,7 @@ class Sheet:
         self.figure.text(0.15 / WIDTH, 1 - 0.15 / total, head, fontsize=11.5, fontweight="bold", va="top")
         if foot:
             self.figure.text(LEFT / WIDTH, 0.1 / total, foot, fontsize=8, color="#5f5f5f", va="bottom")
-        lefts = [LEFT + column * (self.panel_width + GAP) for column in range(n_columns)]
+        lefts = [LEFT + column * (self.panel_width + gap) for column in range(n_columns)]
         places = [(left, top) for top in tops for left in lefts]
         self.panels = [self.place(*at, self.panel_width, height) for at, _ in zip(places, titles, strict=False)]
         for i, (axes, text) in enumerate(zip(self.panels, titles, strict=True)):
