@@ -7,7 +7,6 @@ import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 
-import attnbench_variants.linear
 import pytest
 import slow_forms
 import torch
@@ -32,6 +31,7 @@ from cores import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnbench.kernels import chunks
 from attnbench.mixer import Mixer, Spec, Use
 from attnbench.transformer import LanguageModel
 
@@ -105,7 +105,7 @@ def test_any_window_at_any_length(T, window, causal, masked):
 @given(T=st.integers(1, 200), chunk=st.integers(1, 220), cached=st.integers(1, 3000))
 def test_linear_does_not_depend_on_what_it_works_on_at_a_time(T, chunk, cached):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attnbench_variants.linear, "CACHED_NUMBERS", cached)
+        patch.setattr(chunks, "CACHED_NUMBERS", cached)
         check_core("linear", {"chunk": chunk}, "causal", T, T)
 
 

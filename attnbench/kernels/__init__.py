@@ -2,6 +2,7 @@
 
 from attnbench.kernels.blocks import overlapping_blocks
 from attnbench.kernels.directions import both_ways, halves_reason, recurrence_reason, reversal, reverse
+from attnbench.kernels.features import FeatureAttention
 from attnbench.kernels.fourier import fast_size, fft_convolution, fft_convolution_flops
 from attnbench.kernels.gather import gather_blocks
 from attnbench.kernels.masked import masked_attention, plain_attention
@@ -13,6 +14,7 @@ from attnbench.kernels.short import ShortConvolution, short_convolution
 from attnbench.kernels.window import window_attention, window_pairs
 
 __all__ = [
+    "FeatureAttention",
     "ShortConvolution",
     "band",
     "both_ways",
