@@ -1,6 +1,7 @@
 """Mathematics that several mixers share: plain functions on tensors (B, H, T, width), free for plugins to use."""
 
 from attnbench.kernels.blocks import overlapping_blocks
+from attnbench.kernels.chunks import pieces
 from attnbench.kernels.directions import both_ways, halves_reason, recurrence_reason, reversal, reverse
 from attnbench.kernels.features import FeatureAttention
 from attnbench.kernels.fourier import fast_size, fft_convolution, fft_convolution_flops
@@ -27,6 +28,7 @@ __all__ = [
     "masked_attention",
     "matrix_recurrence",
     "overlapping_blocks",
+    "pieces",
     "plain_attention",
     "recurrence_reason",
     "reversal",

@@ -7,6 +7,7 @@ Katharopoulos et al. 2020, arXiv 2006.16236. j runs over all keys, or causally o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -71,7 +72,7 @@ class FeatureAttention(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Attention.attend`."""
         if self.spec.role != "causal":
-            return self._read(self._features(q, "q", 0), self._summed(k, v, 0, key_mask), v.dtype)
+            return self._read(self._features(q, "q", 0), self._summed(k, v, 0, key_mask)["sums"], v.dtype)
         blind = max(0, q.shape[2] - k.shape[2])  # bottom-right: the first T - S queries stand before every key
         y, _ = self._causal(q[:, :, blind:], k, v, key_mask)
         return F.pad(y, (0, 0, blind, 0)) if blind else y
@@ -109,7 +110,7 @@ class FeatureAttention(Attention):
         if self.spec.role == "causal":
             y, state = self._causal(q, k, v, key_mask)
         else:
-            state = {"sums": self._summed(k, v, 0, key_mask)}
+            state = self._summed(k, v, 0, key_mask)
             y = self._read(self._features(q, "q", 0), state["sums"], v.dtype)
         state = {name: self._one_per_group(value).clone() for name, value in state.items()}
         return y, state | ({"length": torch.tensor(q.shape[2])} if self.positional else {})
@@ -175,9 +176,9 @@ class FeatureAttention(Attention):
         """Values with a column of ones where weights are divided: (B, H, S, width)."""
         return F.pad(_in_float32(v), (0, 1), value=1.0) if self.divided else _in_float32(v)
 
-    def _summed(self, k: Tensor, v: Tensor, start: int, key_mask: Tensor | None) -> Tensor:
-        """S and z over all keys given: (B, H, m, width)."""
-        return self._features(k, "k", start, key_mask).transpose(2, 3) @ self._values(v)
+    def _summed(self, k: Tensor, v: Tensor, start: int, key_mask: Tensor | None) -> State:
+        """The state behind all keys given: S and z in one, (B, H, m, width)."""
+        return {"sums": self._features(k, "k", start, key_mask).transpose(2, 3) @ self._values(v)}
 
     def _added(self, k: Tensor, v: Tensor, at: int, state: State) -> State:
         """What one more key (B, H, 1, d_k) at position `at` changes of the state; its sums are (B, G, m, width)."""
@@ -196,20 +197,27 @@ class FeatureAttention(Attention):
         return (y[..., :-1] / (total + self.eps).masked_fill(total < SMALLEST, 1.0)).to(dtype)
 
     def _causal(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> tuple[Tensor, State]:
-        """All queries, the last of which sees the last key; returns y (B, H, T, d_v) and {"sums": the last ones}."""
+        """All queries, the last of which sees the last key; returns y (B, H, T, d_v) and the state behind it."""
         (B, H, T, _), S = q.shape, k.shape[2]
         before = S - T  # keys that every query sees
-        cut = [None if key_mask is None else key_mask[:, part] for part in (slice(before), slice(before, None))]
-        sums = self._summed(k[:, :, :before], v[:, :, :before], 0, cut[0])
-        k, v, ys = k[:, :, before:], v[:, :, before:], [v.new_empty(B, H, 0, self.d_v)]
-        for start, stop, size in pieces(T, self.chunk, B * H * max(self.n_features, self.d_v), q.device):
-            here = slice(start, stop)
-            hidden = None if cut[1] is None else cut[1][:, here]
-            phi_q = self._features(q[:, :, here], "q", before + start)
-            phi_k = self._features(k[:, :, here], "k", before + start, hidden)
-            y, sums = matrix_recurrence(phi_q, phi_k, self._values(v[:, :, here]), sums, chunk=size)
+        numbers = B * H * max(self.n_features, self.d_v)
+        cuts = [stop - start for start, stop, _ in pieces(T, self.chunk, numbers, q.device)]
+        masks: Sequence[Tensor | None] = [None] * (1 + len(cuts)) if key_mask is None else torch.split(key_mask, [before, *cuts], dim=1)
+        (k_first, *ks), (v_first, *vs) = (torch.split(x, [before, *cuts], dim=2) for x in (k, v))
+        state, ys = self._summed(k_first, v_first, 0, masks[0]), [v.new_empty(B, H, 0, self.d_v)]
+        at = before
+        for q_part, k_part, v_part, hidden in zip(torch.split(q, cuts, dim=2), ks, vs, masks[1:], strict=True):
+            y, state = self._mixed((q_part, k_part, self._values(v_part)), at, hidden, state)
             ys.append(self._finished(y, v.dtype))
-        return torch.cat(ys, dim=2), {"sums": sums}
+            at += q_part.shape[2]
+        return torch.cat(ys, dim=2), state
+
+    def _mixed(self, qkv: tuple[Tensor, ...], at: int, key_mask: Tensor | None, state: State) -> tuple[Tensor, State]:
+        """Sums (B, H, n, width) that n queries read behind `state`, the first at position `at`; and the next state."""
+        q, k, values = qkv
+        phi_q, phi_k = self._features(q, "q", at), self._features(k, "k", at, key_mask)
+        y, sums = matrix_recurrence(phi_q, phi_k, values, state["sums"], chunk=self.chunk)
+        return y, {"sums": sums}
 
 
 def _in_float32(x: Tensor) -> Tensor:
