@@ -273,6 +273,7 @@ FORMULAS = {  # of a causal layer, forward, 4 heads; the triangle of T (T + 1) /
     "lru": {"T d²": 8, "T d": 8},
     "mamba": {"T d²": 12.5, "T d": 128 + 192 + 16},  # B and C, 6 for each of 32 states, 4 taps of 2 channels
     "linformer": {"T d²": 8, "T d": 8 * 256},  # of rank 256
+    "performer": {"T d²": 8, "T d": 8 * 256 + 65, "T": HEADS * (4 * 256 + 65 * 257)},  # 256 features
 }
 # The corner that a window, a stride or a filter cuts off is a negative cost, which no sum of these terms holds.
 NEARLY = {

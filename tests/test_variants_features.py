@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
+from attnbench.measure.memory import peak_bytes
 from attnbench.mixer import Spec, Use
 
 ROLES = ("causal", "bidirectional", "cross")
@@ -18,6 +21,9 @@ OPTIONS = [
     ("linear", {"features": "relu"}),
     ("linear", {"norm": "rms"}),
     ("linear", {"features": "identity", "norm": "rms"}),
+    ("performer", {"n_features": 16}),
+    ("performer", {"n_features": 7, "kind": "hyperbolic"}),
+    ("performer", {"n_features": 5, "kind": "relu", "seed": 3}),
 ]
 
 
@@ -175,3 +181,88 @@ def test_options_of_linear_that_do_not_go_together_are_refused_before_anything_r
 def test_unknown_options_of_linear_are_refused(options, told):
     with pytest.raises(ValueError, match=told):
         build("linear", **options)
+
+
+# Performer
+
+
+def softmax_error(n_features, seed, size=0.5, p=64, T=64):
+    """Of causal outputs against softmax attention, by the size of those."""
+    q, k, v = (x.detach() for x in qkv(T, T, B=1, H=1, d_k=p, d_v=p))
+    found = core("performer", n_heads=1, d_k=p, d_v=p, n_features=n_features, seed=seed).attend(size * q, size * k, v)
+    expected = F.scaled_dot_product_attention(size * q, size * k, v, is_causal=True)
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+def test_the_error_against_softmax_falls_as_features_are_added():
+    errors = [torch.tensor([softmax_error(m, seed) for seed in range(20)]).median() for m in (16, 64, 256, 1024)]
+    assert all(more < 0.8 * fewer for fewer, more in pairwise(errors))
+    assert errors[-1] < 0.3
+
+
+def test_products_of_random_features_are_softmax_kernels_on_average():
+    W = core("performer", n_heads=1, d_k=4, n_features=100_000).projection.double() / 4**0.25
+    q, k, _ = (0.5 * x.detach() for x in qkv(5, 5, B=1, H=1, d_k=4))
+    left, right = ((x @ W.T - x.square().sum(-1, keepdim=True) / 4).exp() for x in (q, k))
+    found, exact = left @ right.mT / len(W), (q @ k.mT / 2).exp()
+    assert_equal([found / exact], [torch.ones_like(exact)], 0.05)
+
+
+def test_rows_of_a_block_are_orthogonal_and_as_long_as_gaussian_vectors():
+    projection = core("performer", n_heads=1, d_k=16, n_features=16 * 200 + 5).projection.double()
+    assert projection.shape == (16 * 200 + 5, 16)
+    blocks = projection[: 16 * 200].view(200, 16, 16)
+    gram = blocks @ blocks.mT
+    assert_equal([gram - torch.diag_embed(gram.diagonal(dim1=1, dim2=2))], [torch.zeros_like(gram)], 1e-6)
+    assert gram.diagonal(dim1=1, dim2=2).mean() == pytest.approx(16, rel=0.03)  # of chi squared: 16, variance 32
+    assert gram.diagonal(dim1=1, dim2=2).var() == pytest.approx(32, rel=0.15)
+
+
+def test_a_projection_is_drawn_from_its_seed_and_layer_and_from_nothing_else():
+    def projection(global_seed, seed=0, layer=0):
+        torch.manual_seed(global_seed)
+        return BUILT_IN["performer"](Spec(12, 3, 9, layer=layer), seed=seed).projection
+
+    assert torch.equal(projection(0), projection(1))
+    assert not torch.equal(projection(0), projection(0, seed=1))
+    assert not torch.equal(projection(0), projection(0, layer=1))
+
+
+def test_a_projection_is_redrawn_in_training_alone_and_is_saved():
+    mixer, x = build("performer", redraw_every=2), noise(1, 5, 12)
+    first = mixer.projection.clone()
+    mixer.eval()
+    before = [mixer(x), mixer(x), mixer(x)]
+    assert torch.equal(before[0], before[2])
+    mixer.train()
+    mixer(x)
+    assert torch.equal(mixer.projection, first)
+    mixer(x).sum().backward()
+    assert not torch.equal(mixer.projection, first)
+    other = build("performer", redraw_every=2, seed=9)
+    other.load_state_dict(mixer.state_dict())
+    for _ in range(2):  # both go on alike but for the seed, which the state does not hold
+        assert torch.equal(other.eval()(x), mixer.eval()(x))
+    constant = build("performer").train()
+    constant(x)
+    assert torch.equal(constant.projection, first)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "hyperbolic"])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 15.0])
+def test_keys_of_any_length_are_weighed_in_float32_and_a_later_key_changes_none(kind, size):
+    q, k, v = (x.detach().float() for x in qkv(40, 40, B=1))
+    mixer = core("performer", kind=kind, n_features=64, chunk=8).float()
+    q, k = q / 2, k * size
+    exact = mixer.attend(q.double(), k.double(), v.double())
+    y = mixer.attend(q, k, v)
+    assert_equal([y], [exact.float()], 2e-3)
+    k[:, :, 30:], v[:, :, 30:] = 1e-3 * k[:, :, 30:], 1e3
+    assert_equal([mixer.attend(q, k, v)[:, :, :30]], [y[:, :, :30]], 1e-6)
+
+
+def test_a_causal_performer_stores_no_matrix_per_step():
+    sizes = {"n_heads": 2, "d_k": 64, "d_v": 64}
+    mixer, inputs = core("performer", **sizes), [torch.zeros(1, 2, 4096, 64, requires_grad=True) for _ in range(3)]
+    used = peak_bytes(lambda: torch.autograd.grad(mixer.float().attend(*inputs).sum(), inputs), "cpu")
+    assert used < 128 * 2**20  # one matrix per step would be 512 MiB

@@ -202,7 +202,9 @@ class FeatureAttention(Attention):
         before = S - T  # keys that every query sees
         numbers = B * H * max(self.n_features, self.d_v)
         cuts = [stop - start for start, stop, _ in pieces(T, self.chunk, numbers, q.device)]
-        masks: Sequence[Tensor | None] = [None] * (1 + len(cuts)) if key_mask is None else torch.split(key_mask, [before, *cuts], dim=1)
+        masks: Sequence[Tensor | None] = (
+            [None] * (1 + len(cuts)) if key_mask is None else torch.split(key_mask, [before, *cuts], dim=1)
+        )
         (k_first, *ks), (v_first, *vs) = (torch.split(x, [before, *cuts], dim=2) for x in (k, v))
         state, ys = self._summed(k_first, v_first, 0, masks[0]), [v.new_empty(B, H, 0, self.d_v)]
         at = before
