@@ -101,7 +101,7 @@ ONLY = {  # of ours, these import nothing but
     "attnbench.transformer": ("attnbench.mixer", "attnbench.kernels", "attnbench.positions", "attnbench.settings"),
 }
 # These alone import matplotlib.
-DRAWS = tuple(f"attnbench.report.{name}" for name in ("plots", "curves", "fit_plot", "panels", "planes"))
+DRAWS = tuple(f"attnbench.report.{name}" for name in ("plots", "curves", "fit_plot", "overview", "panels", "planes"))
 NEVER = {  # these import none of
     "attnbench.sweep": ("cells", "records", "analyse", "report", "execute", "train", "transformer", "measure"),
     "attnbench.cells": ("records", "analyse", "report", "execute", "train", "transformer", "measure"),

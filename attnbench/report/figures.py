@@ -14,7 +14,20 @@ from pandas import DataFrame
 from attnbench.analyse.compare import verdicts
 from attnbench.analyse.points import ACCURACY, MEMORY, STATE, TIME, Group, Measure, asked, groups, points
 from attnbench.analyse.slices import by_slice, slice_unit
-from attnbench.report import crossover_plot, curves, fit_plot, fits, notes, planes, plots, scales, tables, words
+from attnbench.report import (
+    crossover_plot,
+    curves,
+    fit_plot,
+    fits,
+    notes,
+    overview,
+    panels,
+    planes,
+    plots,
+    scales,
+    tables,
+    words,
+)
 from attnbench.report.looks import Look, looks
 from attnbench.report.roofline import roofline
 
@@ -77,16 +90,22 @@ def _ratios(group: Group, measure: Measure, baseline: str) -> Iterator[Picture]:
         return
     what = measure.name
     title = f"{words.title(what, group.settings)}, relative to {baseline}"
-    figure = planes.ratio_planes(plane, baseline, what, title=title, note=_note(group, measure))
-    name = words.file_name(f"{what}_ratio", group.settings, group.differs)
     below, above = tables.SIDES[what]["below"], tables.SIDES[what]["above"]
-    caption = (
-        f"{title}. Blue: {below} than {baseline}, red: {above}. Dashed: the line T = d. "
-        "Solid: where both are equal, interpolated between measured cells. Hatched: no value. "
+    marks = (
         f"{planes.SAME_MARK}: the same {tables.NEAR}; {planes.AMBIGUOUS_MARK}: ambiguous; "
         "a dot: one of these, where there is no room."
     )
-    yield Picture(name, caption, figure)
+    if plane["label"].nunique() > panels.MOST:
+        told = f"{title}, all at a glance"
+        figure = overview.ratio_rows(plane, what, title=told, note=_note(group, measure))
+        caption = f"{told}: one column per T. Blue: {below} than {baseline}, red: {above}. Hatched: no value. {marks}"
+        yield Picture(words.file_name(f"{what}_overview", group.settings, group.differs), caption, figure)
+    figure = planes.ratio_planes(plane, baseline, what, title=title, note=_note(group, measure))
+    caption = (
+        f"{title}. Blue: {below} than {baseline}, red: {above}. Dashed: the line T = d. "
+        f"Solid: where both are equal, interpolated between measured cells. Hatched: no value. {marks}"
+    )
+    yield Picture(words.file_name(f"{what}_ratio", group.settings, group.differs), caption, figure)
 
 
 def _crossovers(

@@ -14,6 +14,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 Line = Literal["-", "--", "-.", ":"]
 LINES: tuple[Line, ...] = ("-", "--", "-.", ":")
 SIZES = {"P": 1.2, "X": 1.2, "*": 1.6}  # of markers that look smaller than others do
+BLACK_UNTIL = 8  # places
 N_LOOKS = len(COLOURS) * len(MARKERS) * len(LINES)
 # These have their look for good; all other variants follow in alphabetical order. New built-ins join at the end.
 BUILT_IN = (
@@ -127,9 +128,15 @@ def family(label: str) -> str:
 
 
 def _candidates(place: int) -> Iterator[Look]:
-    """The looks a variant may have, best first: its own colour with each marker and line, then any other colour."""
+    """The looks a variant may have, best first: its own colour with each marker and line, then any other colour.
+
+    Black is for those in the first places, so that others do not look like `fused`, which most runs compare with.
+    """
+    late = max(place - BLACK_UNTIL, 0)
+    own = place % len(COLOURS) if place < BLACK_UNTIL else 1 + late % (len(COLOURS) - 1)
+    turn = place // len(COLOURS) + 2 * (late // 24)  # colours and markers come again after 24 places
     for shift in range(len(COLOURS)):
-        colour = COLOURS[(place + shift) % len(COLOURS)]
+        colour = COLOURS[(own + shift) % len(COLOURS)]
         for i in range(len(MARKERS) * len(LINES)):
             marker = MARKERS[(place + i) % len(MARKERS)]
-            yield Look(colour, marker, LINES[(place // len(COLOURS) + i + i // len(MARKERS)) % len(LINES)])
+            yield Look(colour, marker, LINES[(turn + i + i // len(MARKERS)) % len(LINES)])

@@ -43,12 +43,12 @@ class Part(NamedTuple):
     labels: tuple[str, ...]
 
 
-def by_family(labels: Sequence[str], baseline: str = "") -> list[Part]:
-    """The families of these labels, a large one in parts of equal size: each label but the baseline once."""
+def by_family(labels: Sequence[str], baseline: str = "", size: int = MOST_OF_FAMILY) -> list[Part]:
+    """The families of these labels, each label but the baseline once; one of more than `size` in equal parts."""
     found = []
     for name in (*FAMILIES, OTHERS):
         members = [label for label in labels if label != baseline and family(label) == name]
-        n_parts = -(-len(members) // MOST_OF_FAMILY)
+        n_parts = -(-len(members) // size)
         for i, part in enumerate(np.array_split(np.arange(len(members)), n_parts) if members else []):
             told = name if n_parts == 1 else f"{name}, {i + 1} of {n_parts}"
             found.append(Part(told, tuple(members[j] for j in part)))

@@ -20,10 +20,13 @@ from attnbench.analyse.compare import AMBIGUOUS, MARGIN, SAME
 from attnbench.analyse.crossover import crossings, noise
 from attnbench.report import plots, scales, words
 from attnbench.report.looks import INK, PAPER
+from attnbench.report.panels import MOST
 from attnbench.report.scales import Colours
 
 SAME_MARK, AMBIGUOUS_MARK = "≈", "?"
 MARKED = {SAME: f"{SAME_MARK}{{}}", AMBIGUOUS: f"{{}}{AMBIGUOUS_MARK}"}
+BAR = 1.2  # inches
+MEANING = f"{SAME_MARK} the same within {100 * MARGIN:g} %, {AMBIGUOUS_MARK} ambiguous"
 
 
 def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, note: str = "") -> Figure:
@@ -31,14 +34,7 @@ def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, not
 
     ratios: of `attnbench.analyse.compare.verdicts`; those that are the same or ambiguous bear a mark.
     """
-    forms = [MARKED.get(verdict, "{}") for verdict in ratios["verdict_corrected"]]
-    texts = [form.format(words.ratio(ratio)) for form, ratio in zip(forms, ratios["ratio"], strict=True)]
-    with np.errstate(invalid="ignore"):
-        data = ratios.assign(value=np.log2(ratios["ratio"]), text=texts)
-    largest = data["value"].abs().fillna(0).max()
-    limit = float(np.clip(np.ceil(largest), 1, 5))
-    ticks = {float(k): f"{2**k:g}" if k >= 0 else f"1/{2**-k:g}" for k in range(-int(limit), int(limit) + 1)}
-    colours = Colours("RdBu_r", -limit, limit, ticks, f"{what} ÷ baseline's {what}", bool(largest > limit))
+    data, colours = coloured(ratios, what)
     with plots.styled():
         drawn = [_contour(Figure().add_subplot(), part) for _, part in data.groupby("label", sort=False)]
         met = "" if any(drawn) else " (not met in the measured range)"
@@ -47,12 +43,23 @@ def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, not
             Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (4, 3)), label="T = d"),
             Line2D([], [], color=INK, linewidth=2, label=same),
         ]
-        kept = f"{SAME_MARK} the same within {100 * MARGIN:g} %, {AMBIGUOUS_MARK} ambiguous; {note}"
-        sheet = _planes(data, colours, handles, title, kept)
+        sheet = _planes(data, colours, handles, title, f"{MEANING}; {note}")
         for (_, part), axes in zip(data.groupby("label", sort=False), sheet.panels, strict=True):
             axes.axline((0, 0), slope=1, color=INK, linewidth=1.3, linestyle=(0, (4, 3)), zorder=3)
             _contour(axes, part)
         return sheet.figure
+
+
+def coloured(ratios: DataFrame, what: str) -> tuple[DataFrame, Colours]:
+    """Ratios with the columns value, their base-2 logarithm, and text; and the scale that colours these values."""
+    forms = [MARKED.get(verdict, "{}") for verdict in ratios["verdict_corrected"]]
+    texts = [form.format(words.ratio(ratio)) for form, ratio in zip(forms, ratios["ratio"], strict=True)]
+    with np.errstate(invalid="ignore"):
+        data = ratios.assign(value=np.log2(ratios["ratio"]), text=texts)
+    largest = data["value"].abs().fillna(0).max()
+    limit = float(np.clip(np.ceil(largest), 1, 5))
+    ticks = {float(k): f"{2**k:g}" if k >= 0 else f"1/{2**-k:g}" for k in range(-int(limit), int(limit) + 1)}
+    return data, Colours("RdBu_r", -limit, limit, ticks, f"{what} ÷ baseline's {what}", bool(largest > limit))
 
 
 def accuracy_planes(data: DataFrame, floor: float, *, title: str, note: str = "") -> Figure:
@@ -71,7 +78,7 @@ def _planes(data: DataFrame, colours: Colours, handles: Sequence[Line2D], title:
     T, d = np.unique(data["T"]), np.unique(data["d_model"])
     n_columns = 3 if len(T) <= 8 else 2 if len(T) <= 13 else 1
     names = list(dict.fromkeys(data["label"]))
-    height = max(1.4, 0.44 * len(d))
+    height = max(1.4 if len(names) <= MOST else 0.88, 0.44 * len(d))
     sheet = plots.Sheet(
         names, title, note, handles, height=height, x_label="T", y_label="d", n_columns=n_columns, right=1.2
     )
@@ -80,13 +87,18 @@ def _planes(data: DataFrame, colours: Colours, handles: Sequence[Line2D], title:
         _plane(axes, part, T, d, mappable, (sheet.panel_width, height))
         _label_log2(axes.xaxis, T, sheet.panel_width)
         _label_log2(axes.yaxis, d, height * 2)
+    bar(sheet, mappable, colours)
+    return sheet
+
+
+def bar(sheet: plots.Sheet, mappable: ScalarMappable, colours: Colours) -> None:
+    """The colour scale, to the right of the first panels, in the room that a sheet keeps for it with right=BAR."""
     length = min(sheet.bottom - sheet.top - plots.BELOW, 2.6)
-    bar = sheet.place(plots.WIDTH - 1.0, sheet.top, 0.14, length)
-    drawn = sheet.figure.colorbar(mappable, cax=bar, extend="both" if colours.clipped else "neither")
+    axes = sheet.place(plots.WIDTH - 1.0, sheet.top, 0.14, length)
+    drawn = sheet.figure.colorbar(mappable, cax=axes, extend="both" if colours.clipped else "neither")
     drawn.set_ticks(list(colours.ticks), labels=list(colours.ticks.values()))
     drawn.outline.set_visible(False)
-    bar.set_ylabel(textwrap.fill(plots.plain(colours.label), int(length / scales.CHARACTER)))
-    return sheet
+    axes.set_ylabel(textwrap.fill(plots.plain(colours.label), int(length / scales.CHARACTER)))
 
 
 def _plane(axes: Axes, part: DataFrame, T: Any, d: Any, mappable: ScalarMappable, size: tuple[float, float]) -> None:

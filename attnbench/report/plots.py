@@ -57,8 +57,8 @@ def save_as(figure: Figure, file: Path) -> None:
 class Sheet:
     """A figure of fixed width whose title, panels, legend and note each have room of their own, so none overlaps.
 
-    panels: one per name, in rows. top: of the first panel; bottom: below the last row. All in inches from the top.
-    room: left free below `bottom`, for whatever is placed there.
+    panels: one per name, in rows of n_columns. top: of the first panel; bottom: below the last row. All in inches from
+    the top. room: left free below `bottom`, for whatever is placed there.
     """
 
     def __init__(
@@ -72,11 +72,13 @@ class Sheet:
         x_label: str,
         y_label: str,
         n_columns: int = 3,
+        left: float = LEFT,
         right: float = RIGHT,
         room: float = 0.0,
     ) -> None:
         n_columns = max(min(n_columns, 2 if len(names) == 4 else len(names)), 1)
-        self.panel_width = (WIDTH - LEFT - right - GAP * (n_columns - 1)) / n_columns
+        self.n_columns = n_columns
+        self.panel_width = (WIDTH - left - right - GAP * (n_columns - 1)) / n_columns
         titles = [textwrap.fill(plain(name), int(self.panel_width / 0.085)) for name in names]
         head, foot = textwrap.fill(plain(title), 92), textwrap.fill(plain(note), 150)
         tops, self.bottom = [], 0.12 + 0.22 * _n_lines(head)
@@ -90,7 +92,7 @@ class Sheet:
         self.figure.text(0.15 / WIDTH, 1 - 0.15 / total, head, fontsize=11.5, fontweight="bold", va="top")
         if foot:
             self.figure.text(LEFT / WIDTH, 0.1 / total, foot, fontsize=8, color="#5f5f5f", va="bottom")
-        lefts = [LEFT + column * (self.panel_width + GAP) for column in range(n_columns)]
+        lefts = [left + column * (self.panel_width + GAP) for column in range(n_columns)]
         places = [(left, top) for top in tops for left in lefts]
         self.panels = [self.place(*at, self.panel_width, height) for at, _ in zip(places, titles, strict=False)]
         for i, (axes, text) in enumerate(zip(self.panels, titles, strict=True)):
