@@ -255,7 +255,6 @@ def test_every_public_name_can_be_had_and_no_other():
 
 UNDECIDING = {  # of what a visit imports, these decide no number: they find, check, name, order or describe
     "attnbench",
-    "attnbench.analyse",
     "attnbench.analyse.claims",
     "attnbench.blame",
     "attnbench.catalogue",
