@@ -137,11 +137,13 @@ class Mixer(nn.Module):
     claim: the asymptotic cost; without one there is no verdict.
     positions: the position embedding that a model adds when nobody says otherwise.
     equivariant: whether, in the bidirectional role, outputs move along when the positions are permuted.
+    continuous: whether rounding moves outputs by little; not so where scores that nearly tie decide which keys count.
     no_decay: names of parameters that take no weight decay; lr_scale: factors on the learning rate, by name.
     """
 
     claim: ClassVar[Claim | None] = None
     positions: ClassVar[PositionKind] = "learned"
+    continuous: ClassVar[bool] = True
     equivariant: bool = False
     no_decay: ClassVar[tuple[str, ...]] = ()
     lr_scale: ClassVar[Mapping[str, float]] = {}

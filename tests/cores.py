@@ -38,6 +38,7 @@ NO_CROSS = (
     "mamba",
     "s4d",
     "hyena",
+    "fixed_sparse",
     "deltanet",
     "gated_deltanet",
 )

@@ -43,6 +43,8 @@ BUILT_IN = (
     "hyena",
     "gqa",
     "topk",
+    "bigbird",
+    "fixed_sparse",
     "deltanet",
     "gated_deltanet",
 )
