@@ -630,3 +630,19 @@ def test_a_cell_with_fewer_visits_than_were_asked_for_is_pending(tmp_path):
 def test_arguments_that_do_not_go_together_are_refused_from_python_too(tmp_path, arguments, message):
     with pytest.raises(RequestError, match=message):
         attnbench.run(write_sweep(tmp_path, TWO_BY_TWO), **arguments)
+
+
+def test_a_broken_promise_hides_numbers_in_tables_and_report_and_shows_why(tmp_path):
+    head = f'plugins = ["{PLUGINS / "leaks_future.py"}"]'
+    grid = '[[grid]]\nvariant = ["block_mean", "full"]\nT = [8, 24]\nrole = ["causal", "bidirectional"]\n'
+    made = attnbench.run(write_sweep(tmp_path, grid, head), out=tmp_path / "run")
+    frame = made.frame[made.frame["variant"] == "block_mean"]
+    hidden = frame["status"] == "nonconformant"
+    assert set(frame[hidden]["role"]) >= {"causal"}
+    assert frame[hidden][["time_s", "peak_bytes", "flops"]].isna().all(axis=None)
+    table = made.table(rows="variant", columns="T", value="time_s", where='role == "causal"')
+    assert set(table.loc[table["variant"] == "block_mean"].iloc[0, 1:]) == {"nonconformant"}
+    page, _ = of_runs([made.path])
+    text = page.read_text(encoding="utf-8")
+    assert "nonconformant" in text
+    assert "outputs before t = " in text
