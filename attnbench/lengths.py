@@ -37,6 +37,8 @@ MEMORY_GROWTH = 3.0
 
 def error_growth(subject: Subject) -> None:
     """Rounding does not pile up: float32 stays near float64 up to T = 16384, or to 2048 where T^2 is claimed."""
+    if not subject.variant.continuous:
+        raise NotApplicableError("says continuous = False: where scores nearly tie, rounding decides which keys count")
     longest = GROWING[-1] if _power(subject) < 2 else SQUARE_MAX_T
     lengths = [T for T in GROWING if longest >= T]
     single, exact = replace(subject, dtype="float32"), replace(subject, dtype="float64")

@@ -272,6 +272,8 @@ FORMULAS = {  # of a causal layer, forward, 4 heads; the triangle of T (T + 1) /
     "minlstm": {"T d²": 6, "T d": 2},
     "lru": {"T d²": 8, "T d": 8},
     "mamba": {"T d²": 12.5, "T d": 128 + 192 + 16},  # B and C, 6 for each of 32 states, 4 taps of 2 channels
+    "deltanet": {"T d²": 8 + 6 / HEADS, "T d": 5 * 32 - 1 + 2 * HEADS},  # chunks of 32
+    "gated_deltanet": {"T d²": 10 + 6 / HEADS, "T d": 5 * 32 - 1 + 4 * HEADS},
     "linformer": {"T d²": 8, "T d": 8 * 256},  # of rank 256
 }
 # The corner that a window, a stride or a filter cuts off is a negative cost, which no sum of these terms holds.

@@ -96,7 +96,7 @@ ONLY = {  # of ours, these import nothing but
     "attnbench.statistics": (),
     "attnbench.wording": ("attnbench.errors", "attnbench.settings"),
     "attnbench.mixer": ("attnbench.settings",),
-    "attnbench.kernels": ("attnbench.kernels",),
+    "attnbench.kernels": ("attnbench.kernels", "attnbench.mixer"),
     "attnbench.positions": ("attnbench.mixer", "attnbench.settings"),
     "attnbench.transformer": ("attnbench.mixer", "attnbench.kernels", "attnbench.positions", "attnbench.settings"),
 }
