@@ -258,6 +258,8 @@ FORMULAS = {  # of a causal layer, forward, 4 heads; the triangle of T (T + 1) /
     "full": {"T d²": 8, "T² d": 2, "T d": 2},
     "fused": {"T d²": 8, "T² d": 2, "T d": 2},
     "xformers": {"T d²": 8, "T² d": 2, "T d": 2},
+    "gqa": {"T d²": 4 * (1 + 1 / HEADS), "T² d": 2, "T d": 2},  # one of 4 heads has keys
+    "flex": {"T d²": 8, "T² d": 2, "T d": 2},
     "linear": {"T d²": 8 + 4 / HEADS, "T d": 4 + 2 * 65, "T": 65 * HEADS},  # chunks of 64
     "lstm": {"T d²": 16},
     "gru": {"T d²": 12},
@@ -285,6 +287,9 @@ NEARLY = {
     "nystrom": ({}, {"T d²": 8, "T² d": 0}),
     "window": ({"window": 16}, {"T d²": 8, "T d": 4 * 16, "T² d": 0}),
     "strided": ({"stride": 16}, {"T d²": 8, "T² d": 1 / 16}),
+    "fixed_sparse": ({"stride": 16, "n_summary": 8}, {"T d²": 8, "T² d": 1, "T d": 4 * 4.5}),
+    "bigbird": ({}, {"T d²": 8, "T d": 4 * (7 + 2) * 16, "T² d": 0}),  # 7 blocks a row; two rows see all
+    "topk": ({}, {"T d²": 8, "T² d": 1}),
 }
 LONG = {  # below 322 positions all pairs are cheaper, and taken
     "based": {"T d²": 4, "T d": 4 * 16 * HEADS + 4 * 161 + 65, "T": HEADS * (4 * 161 + 65 * 17)},

@@ -36,12 +36,25 @@ from annotated_types import Ge
 from torch import Tensor
 
 from attnbench.kernels import masked_attention, plain_attention
-from attnbench.mixer import Attention, Claim, Flops, Mixer, Role, Spec, Use, check_count, check_name, visible_pairs
+from attnbench.mixer import (
+    Attention,
+    Claim,
+    Flops,
+    Mixer,
+    Role,
+    Spec,
+    State,
+    Use,
+    check_count,
+    check_name,
+    visible_pairs,
+)
 
 MaskName = Literal["full", "window", "strided", "fixed"]
 Rule = Callable[[Tensor, Tensor, Tensor | int], Tensor]  # (i, j, w) -> whether query i sees key j
 SQUARE = 128  # positions in a side of what is skipped or not
 SIZE = 64
+NO_DECODING = "squares of 128 queries save a single query nothing, so there is no decoding form"
 NO_BACKWARD = "FlexAttention has no backward pass on a CPU, so the only phase there is forward"
 
 
@@ -49,7 +62,7 @@ class Flex(Attention):
     """Softmax attention by torch.nn.attention.flex_attention, under a mask chosen by name."""
 
     claim = Claim(time="T d^2 + T^2 d", memory="T d", sequential="1", path="1")
-    prefill, step = Mixer.prefill, Mixer.step
+    step = Mixer.step
 
     def __init__(
         self, spec: Spec, *, mask: MaskName = "full", size: Annotated[int, Ge(1)] | None = None, **options: Any
@@ -71,7 +84,7 @@ class Flex(Attention):
         if reason := _misfit(spec.role, mask, options.get("size")):
             return reason
         if use.decodes and spec.role != "bidirectional":
-            return "squares of 128 queries save a single query nothing, so there is no decoding form"
+            return NO_DECODING
         if spec.role == "bidirectional" and mask != "full" and use.T != use.S:
             return f"mask {mask} in both directions needs as many keys as queries, got T = {use.T} and S = {use.S}"
         if reason := super().unsupported(spec, use, **options):
@@ -91,6 +104,13 @@ class Flex(Attention):
         if backend == "dense":
             return masked_attention(q, k, v, self._seen(T, S, key_mask, q.device))
         return self._attend_squares(q, k, v, key_mask)
+
+    def prefill(
+        self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """There is no decoding form: raises NotImplementedError."""
+        self._check_inputs(x, context, key_mask)
+        raise NotImplementedError(NO_DECODING)
 
     def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Every pair, under the mask of the definition."""
