@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from attnbench.kernels import FeatureAttention, ShortConvolution, short_convolution
 from attnbench.mixer import Spec, State, Use, check_count, check_name
 
-RMS_EPS = 1e-5
+RMS_EPS = 1e-3  # a smaller one lets gradients at 0 leave float16
 FEATURES = ("elu", "relu", "identity")
 NORMS = ("sum", "rms")
 
@@ -56,7 +56,8 @@ class Linear(FeatureAttention):
         if reason := _misfit(spec, features, norm, conv):
             raise ValueError(reason)
         self.kind, self.conv = features, conv
-        self.divided = self.normalised = norm == "sum"  # type: ignore[misc]  # a class's default, an instance's word
+        self.divided = norm == "sum"
+        self.normalised = self.divided and features != "relu"  # type: ignore[misc]  # weights of ReLU may all be 0
         maps = {"q": self.W_q, "k": self.W_k, "v": self.W_v} if conv else {}
         self.convolutions = nn.ModuleDict({name: ShortConvolution(m.out_features, conv) for name, m in maps.items()})
 
