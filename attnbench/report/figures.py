@@ -90,19 +90,18 @@ def _ratios(group: Group, measure: Measure, baseline: str) -> Iterator[Picture]:
         return
     what = measure.name
     title = f"{words.title(what, group.settings)}, relative to {baseline}"
-    below, above = tables.SIDES[what]["below"], tables.SIDES[what]["above"]
+    sides = f"Blue: {tables.SIDES[what]['below']} than {baseline}, red: {tables.SIDES[what]['above']}."
     marks = (
         f"{planes.SAME_MARK}: the same {tables.NEAR}; {planes.AMBIGUOUS_MARK}: ambiguous; "
         "a dot: one of these, where there is no room."
     )
     if plane["label"].nunique() > panels.MOST:
-        told = f"{title}, all at a glance"
-        figure = overview.ratio_rows(plane, what, title=told, note=_note(group, measure))
-        caption = f"{told}: one column per T. Blue: {below} than {baseline}, red: {above}. Hatched: no value. {marks}"
+        figure = overview.ratio_rows(plane, what, title=title, note=_note(group, measure))
+        caption = f"{title}: a row per variant, a column per T. {sides} Hatched: no value. {marks}"
         yield Picture(words.file_name(f"{what}_overview", group.settings, group.differs), caption, figure)
     figure = planes.ratio_planes(plane, baseline, what, title=title, note=_note(group, measure))
     caption = (
-        f"{title}. Blue: {below} than {baseline}, red: {above}. Dashed: the line T = d. "
+        f"{title}. {sides} Dashed: the line T = d. "
         f"Solid: where both are equal, interpolated between measured cells. Hatched: no value. {marks}"
     )
     yield Picture(words.file_name(f"{what}_ratio", group.settings, group.differs), caption, figure)
@@ -205,7 +204,9 @@ def _accuracies(group: Group, style: Mapping[str, Look], baseline: str) -> Itera
     yield Picture(name, f"{title}, against T, one panel per d.{APART}{seeds}", figure)
     if len(merged[["d_model", "T"]].drop_duplicates()) > 1:
         floor = float(known.loc[known["label"] == "floor", "value"].min()) if "floor" in set(known["label"]) else 0.0
-        figure = planes.accuracy_planes(merged, floor, title=f"{title}, over T and d", note=note)
+        many = merged["label"].nunique() > panels.MOST
+        draw = overview.accuracy_rows if many else planes.accuracy_planes
+        figure = draw(merged, floor, title=f"{title}, over T and d", note=note)
         name = words.file_name("accuracy_plane", group.settings, group.differs)
         yield Picture(name, f"{title}, over T and d; the darker, the better.", figure)
     slices = _over_slices(group.frame)
