@@ -3,167 +3,189 @@
     y_i = phi(q_i) S_i / (phi(q_i) z_i + eps),  S_i = sum_j phi(k_j)^T v_j,  z_i = sum_j phi(k_j),  phi(x) = elu(x) + 1
     j runs over all keys, or causally over j <= i: then S_i = S_{i-1} + phi(k_i)^T v_i, a network with a state
 
-    phi       features   positive features, d_k of them
-    S, z      state      (d_k, d_v + 1) per head; z is the last column, since v carries a column of ones
-    eps       EPS        1e-6, as in the authors' code
+    phi       phi        elu(x) + 1, relu(x) or x itself, d_k of them
+    S, z      sums       (d_k, d_v + 1) per head; z is the last column, since v carries a column of ones
+    eps       eps        1e-6, as in the authors' code
     q, k, v   q, k, v    queries, keys and values of one head
 
 How it runs: causally in chunks by matrix products (`matrix_recurrence`), some chunks at a time so that what lies
 between the products stays in a core's cache.
 
 Departures: projections have no bias; features and sums are float32 for half-precision inputs, since a sum over T
-overflows float16 and stalls in bfloat16; a query that sees no key gives 0.
+overflows float16 and stalls in bfloat16; a query that sees no key gives 0. Options that are not the paper's:
+`norm = "rms"` divides each head's output by its root mean square and not by the sum of weights (Qin et al. 2022,
+arXiv 2210.10340), which features of either sign (`identity`) need; `conv` puts a short convolution and SiLU behind
+W_q, W_k and W_v (its products are not counted). On CUDA the package fla reads causal sequences where `backend` lets it,
+with features in the dtype of the model; the record says which ran last.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from annotated_types import Ge
-from torch import Tensor
+from torch import Tensor, nn
 
-from attnbench.kernels import matrix_recurrence
-from attnbench.mixer import Attention, Claim, Flops, Spec, State, check_count
+from attnbench.kernels import Backend, FeatureAttention, FlaKernel, ShortConvolution, short_convolution
+from attnbench.mixer import Flops, Spec, State, Use, check_count, check_name
 
-EPS = 1e-6
-CACHED_NUMBERS = 2**17  # numbers per tensor that are worked on at a time on a CPU
+RMS_EPS = 1e-5
+FEATURES = ("elu", "relu", "identity")
+NORMS = ("sum", "rms")
 
 
-class Linear(Attention):
+class Linear(FeatureAttention):
     """Attention with the kernel phi(q) phi(k)^T in the place of exp(q k^T)."""
 
-    claim = Claim(
-        time="T d^2 + T d chunk",
-        memory="T d + H T chunk + T d^2 / H / chunk",
-        sequential="T / chunk",
-        path="1",
-    )
+    eps = 1e-6
+    fla: ClassVar[FlaKernel] = FlaKernel("simple_gla.chunk_simple_gla")
 
-    def __init__(self, spec: Spec, *, chunk: Annotated[int, Ge(1)] = 64, **options: Any) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        *,
+        features: Literal["elu", "relu", "identity"] = "elu",
+        norm: Literal["sum", "rms"] = "sum",
+        conv: Annotated[int, Ge(0)] = 0,
+        backend: Backend = "auto",
+        **options: Any,
+    ) -> None:
         super().__init__(spec, **options)
-        check_count("chunk", chunk)
-        self.chunk = chunk
+        check_name("features", features, FEATURES)
+        check_name("norm", norm, NORMS)
+        check_name("backend", backend, get_args(Backend))
+        check_count("conv", conv, at_least=0)
+        if reason := _misfit(spec, features, norm, conv, backend):
+            raise ValueError(reason)
+        self.kind, self.conv, self.backend, self.ran = features, conv, backend, "torch"
+        self.divided = norm == "sum"
+        self.normalised = self.divided and features == "elu"  # of relu, a query may share no feature with any key
+        self.equivariant = conv == 0
+        maps = {"q": self.W_q, "k": self.W_k, "v": self.W_v} if conv else {}
+        self.convolutions = nn.ModuleDict({name: ShortConvolution(m.out_features, conv) for name, m in maps.items()})
+
+    @classmethod
+    def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
+        """Adds: options that do not go together; with a convolution, no padding but on the right of whole sequences;
+        fla only where it has a kernel."""
+        conv, backend = options.get("conv", 0), options.get("backend", "auto")
+        if reason := _misfit(spec, options.get("features", "elu"), options.get("norm", "sum"), conv, backend):
+            return reason
+        if conv and use.mask == "any":
+            return "a convolution mixes hidden positions into their neighbours, padding on the right excepted"
+        if conv and use.mask == "right" and use.decodes:
+            return "a padded prompt would leave its padding in the convolution's state"
+        refusal = cls.fla.refusal(backend, device=use.device, dtype=use.dtype, d_k=options.get("d_k") or spec.d_head)
+        return super().unsupported(spec, use, **options) or refusal
+
+    def phi(self, x: Tensor, which: str, start: int) -> Tensor:
+        """The same for queries and keys, at any position."""
+        if self.kind == "elu":
+            return F.elu(x).add_(1.0)
+        return F.relu(x) if self.kind == "relu" else x
+
+    def slow_weights(self, q: Tensor, k: Tensor, start: int) -> Tensor:
+        """phi(q_i) phi(k_j), phi written out."""
+        if self.kind == "elu":
+            q, k = (torch.where(x > 0, x + 1, x.clamp(max=0).exp()) for x in (q, k))
+        if self.kind == "relu":
+            q, k = (x.clamp(min=0) for x in (q, k))
+        return torch.einsum("bhid,bhjd->bhij", q, k)
+
+    def finish(self, y: Tensor) -> Tensor:
+        """By the root mean square of a head's channels."""
+        return F.rms_norm(y, (self.d_v,), eps=RMS_EPS)
+
+    def project(self, x: Tensor, context: Tensor) -> tuple[Tensor, ...]:
+        """Shapes as in `Attention.project`; with a convolution, x and context are the same."""
+        return self._behind(x, {})[0] if self.conv else super().project(x, context)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Attention.attend`."""
-        k = hide(k, key_mask)
-        if self.spec.role != "causal":
-            return read(features(q), summed(k, v), v.dtype)
-        blind = max(0, q.shape[2] - k.shape[2])  # bottom-right: the first T - S queries stand before every key
-        y, _ = self._causal(q[:, :, blind:], k, v)
-        return F.pad(y, (0, 0, blind, 0)) if blind else y
-
-    def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """Weights phi(q_i) phi(k_j) over the keys that each query sees, by their sum."""
-        q, k = (torch.where(x > 0, x + 1, x.clamp(max=0).exp()) for x in (q, k))
-        weights = torch.einsum("bhid,bhjd->bhij", q, k)
-        if self.spec.role == "causal":
-            weights = weights.tril(k.shape[2] - q.shape[2])
-        if key_mask is not None:
-            weights = weights * key_mask[:, None, None]
-        return torch.einsum("bhij,bhjd->bhid", weights / (weights.sum(-1, keepdim=True) + EPS), v)
+        if self.conv and key_mask is not None and (key_mask[:, 1:] & ~key_mask[:, :-1]).any():
+            raise ValueError("a convolution takes no key_mask that hides more than padding on the right")
+        return super().attend(q, k, v, *extra, key_mask=key_mask)
 
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        """Mix the prompt and keep the sums over its keys."""
+        """The sums over the prompt's keys and, with a convolution, its last inputs: then it takes no key_mask."""
+        if not self.conv:
+            return super().prefill(x, context=context, key_mask=key_mask)
         self._check_inputs(x, context, key_mask)
-        q, k, v = self.project(x, x if context is None else context)
-        k = hide(k, key_mask)
-        if self.spec.role == "causal":
-            y, sums = self._causal(q, k, v)
-        else:
-            sums = summed(k, v)
-            y = read(features(q), sums, v.dtype)
-        return self.merge(y), {"sums": self._one_per_group(sums).clone()}
+        if key_mask is not None:
+            raise ValueError("a padded prompt would leave its padding in the state: prefill takes no key_mask")
+        parts, after = self._behind(x, {})
+        y, state = self.begin(*parts, key_mask=None)
+        return self.merge(y), state | after
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Add one key (causal) and read the sums. No state is written to."""
-        if self.spec.role == "causal":
-            q, k, v = self.project(x[:, None], x[:, None])
-            state = {"sums": state["sums"] + summed(self._one_per_group(k), self._one_per_group(v))}
-        else:
-            q = self.project(x[:, None], x.new_empty(x.shape[0], 0, self.spec.d_model))[0]
-        return self.merge(read(features(q), self._per_head(state["sums"]), x.dtype))[:, 0], state
+        if not self.conv:
+            return super().step(x, state)
+        parts, after = self._behind(x[:, None], state)
+        y, state = self.proceed(*parts, state=state)
+        return self.merge(y)[:, 0], state | after
+
+    def proceed(self, q: Tensor, k: Tensor, v: Tensor, *, state: State) -> tuple[Tensor, State]:
+        """Shapes as in `FeatureAttention.proceed`; a token alone is always ours."""
+        self.ran = "torch"
+        return super().proceed(q, k, v, state=state)
 
     def flops(self, T: int, S: int) -> Flops:
-        """The normaliser counts as one more value channel. Chunks multiply their hidden pairs too."""
-        n_causal = min(T, S) if self.spec.role == "causal" else 0
-        whole, rest = divmod(n_causal, self.chunk)
-        seen = whole * self.chunk * (self.chunk + 1) // 2 + rest * (rest + 1) // 2
-        executed = whole * self.chunk**2 + rest**2
-        n_reads = n_causal or T
-        sums = 2.0 * self.spec.n_heads * (S + n_reads) * self.d_k * (self.d_v + 1)
-        pair = 2.0 * self.spec.n_heads * (self.d_k + self.d_v + 1)
-        return Flops(
-            sums + pair * seen,
-            self.projection_flops(T, S),
-            core_executed=sums + pair * executed,
-            core_moved=self.core_moved(T, S) + (0.0 if n_causal else self._features_moved(T, S)),
-            projection_moved=self.projection_moved(T, S),
+        """What fla executes is not known."""
+        found = super().flops(T, S)
+        return found if self.ran == "torch" else replace(found, core_executed=None)
+
+    def extra_record(self) -> dict[str, str]:
+        """The backend that the last call ran on."""
+        return {"backend": self.ran}
+
+    def _causal(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> tuple[Tensor, State]:
+        """On the backend that serves."""
+        self.ran = self.fla.chosen(self.backend, q, v.dtype) if q.shape[2] > 1 else "torch"
+        if self.ran == "torch":
+            return super()._causal(q, k, v, key_mask)
+        before = k.shape[2] - q.shape[2]  # keys that every query sees
+        mask = None if key_mask is None else key_mask[:, before:]
+        sums = self._summed(k[:, :, :before], v[:, :, :before], 0, None if key_mask is None else key_mask[:, :before])
+        phi_q = self._features(q, "q", before).to(v.dtype)
+        phi_k = self._features(k[:, :, before:], "k", before, mask).to(v.dtype)
+        y, last = self.fla(phi_q, phi_k, v[:, :, before:], state=sums["sums"][..., : self.d_v].contiguous())
+        if not self.divided:
+            return self._finished(y, v.dtype), {"sums": last}
+        # The sum of weights is ours, in float32, of the features as they are rounded.
+        z = sums["sums"][..., None, :, -1] + torch.cumsum(phi_k.to(last.dtype), 2)  # (B, H, T, m)
+        total = (phi_q.to(last.dtype) * z).sum(-1, keepdim=True)
+        together = torch.cat((y.to(last.dtype), total), dim=-1)
+        return self._finished(together, v.dtype), {"sums": torch.cat((last, z[:, :, -1, :, None]), dim=-1)}
+
+    def _behind(self, x: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
+        """q, k, v of x behind `past`, convolved, and the last inputs of each convolution (B, conv - 1, channels)."""
+        parts, after = [], {}
+        for name, convolution in self.convolutions.items():
+            assert isinstance(convolution, ShortConvolution)
+            y = {"q": self.W_q, "k": self.W_k, "v": self.W_v}[name](x)  # (B, T, channels)
+            before = past.get(name, y.new_zeros(len(x), self.conv - 1, y.shape[2]))
+            after[name] = torch.cat((before, y), dim=1)[:, y.shape[1] :].clone()
+            y = F.silu(short_convolution(y, convolution.weight, before))
+            width = self.d_v if name == "v" else self.d_k
+            y = y.view(*y.shape[:2], y.shape[2] // width, width).transpose(1, 2)  # (B, H or G, T, width)
+            parts.append(y if name == "q" else self._per_head(y))
+        return tuple(parts), after
+
+
+def _misfit(spec: Spec, features: str, norm: str, conv: int, backend: str) -> str | None:
+    """Why these options do not go together, in a few words."""
+    if features == "identity" and norm == "sum":
+        return (
+            'features = "identity" have either sign, so that their sum divides nothing: norm must be "rms", got "sum"'
         )
-
-    def step_flops(self, T: int, S: int) -> Flops:
-        """Causal: a key's product with its value, added to the sums, and one read; else the read alone."""
-        causal, G = self.spec.role == "causal", self.n_kv_heads
-        n_new = 1 if causal else 0
-        size = self.d_k * (self.d_v + 1)
-        return Flops(
-            2.0 * (self.spec.n_heads + n_new * G) * size,
-            self.projection_flops(1, n_new),
-            core_moved=self.core_moved(1, n_new) + (1 + 4 * n_new) * G * size,
-            projection_moved=self.projection_moved(1, n_new),
-        )
-
-    def _features_moved(self, T: int, S: int) -> float:
-        """Features, values with ones, and sums before the division: causal chunks keep them in a core's cache."""
-        return 2.0 * self.spec.n_heads * (T + S) * (2 * self.d_k + self.d_v + 1)
-
-    def _causal(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All queries, the last of which sees the last key; returns y (B, H, T, d_v) and the last sums."""
-        B, H, T, _ = q.shape
-        before = k.shape[2] - T  # keys that every query sees
-        sums = summed(k[:, :, :before], v[:, :, :before])
-        k, v = k[:, :, before:], v[:, :, before:]
-        size = self._group(B * H * max(self.d_k, self.d_v)) if q.device.type == "cpu" else T
-        ys = []
-        for q_part, k_part, v_part in zip(*(torch.split(x, max(1, size), dim=2) for x in (q, k, v)), strict=True):
-            y, sums = matrix_recurrence(features(q_part), features(k_part), with_ones(v_part), sums, chunk=self.chunk)
-            ys.append(divide(y, v.dtype))
-        return torch.cat(ys, dim=2), sums
-
-    def _group(self, numbers_per_position: int) -> int:
-        """Positions to work on at a time: whole chunks, at least one."""
-        return max(1, CACHED_NUMBERS // (numbers_per_position * self.chunk)) * self.chunk
-
-
-def features(x: Tensor) -> Tensor:
-    """phi(x) = elu(x) + 1, at least in float32."""
-    return F.elu(x.to(torch.promote_types(x.dtype, torch.float32))).add_(1.0)
-
-
-def hide(k: Tensor, key_mask: Tensor | None) -> Tensor:
-    """Give hidden keys the features 0: phi(-inf) = 0."""
-    return k if key_mask is None else k.masked_fill(~key_mask[:, None, :, None], -torch.inf)
-
-
-def with_ones(v: Tensor) -> Tensor:
-    """Append a column of ones: (B, H, S, d_v) -> (B, H, S, d_v + 1), at least in float32."""
-    return F.pad(v.to(torch.promote_types(v.dtype, torch.float32)), (0, 1), value=1.0)
-
-
-def summed(k: Tensor, v: Tensor) -> Tensor:
-    """S and z over all keys given: (B, H, d_k, d_v + 1)."""
-    return features(k).transpose(2, 3) @ with_ones(v)
-
-
-def divide(y: Tensor, dtype: torch.dtype) -> Tensor:
-    """Divide by the last column: (B, H, T, d_v + 1) -> (B, H, T, d_v)."""
-    return (y[..., :-1] / (y[..., -1:] + EPS)).to(dtype)
-
-
-def read(q: Tensor, sums: Tensor, dtype: torch.dtype) -> Tensor:
-    """Read the sums by features q (B, H, T, d_k): (B, H, T, d_v)."""
-    return divide(q @ sums, dtype)
+    if backend == "fla" and spec.role != "causal":
+        return f"backend 'fla' has a kernel for the causal role alone, not for {spec.role}"
+    if conv and spec.role != "causal":
+        return f"a convolution looks back in one sequence: with conv = {conv} the role must be causal"
+    return None

@@ -45,6 +45,15 @@ BUILT_IN = (
     "hyena",
     "gqa",
     "topk",
+    "bigbird",
+    "fixed_sparse",
+    "deltanet",
+    "gated_deltanet",
+    "performer",
+    "cosformer",
+    "hedgehog",
+    "based",
+    "flex",
 )
 # Where one panel cannot hold all series, each of these families has a panel of its own, in this order.
 FAMILIES = {
