@@ -274,6 +274,8 @@ FORMULAS = {  # of a causal layer, forward, 4 heads; the triangle of T (T + 1) /
     "mamba": {"T d²": 12.5, "T d": 128 + 192 + 16},  # B and C, 6 for each of 32 states, 4 taps of 2 channels
     "linformer": {"T d²": 8, "T d": 8 * 256},  # of rank 256
     "performer": {"T d²": 8, "T d": 8 * 256 + 65, "T": HEADS * (4 * 256 + 65 * 257)},  # 256 features
+    "cosformer": {"T d²": 8 + 8 / HEADS, "T d": 8 + 3 * 65, "T": 65 * HEADS},
+    "hedgehog": {"T d²": 8 + 12 / HEADS, "T d": 8 + 3 * 65, "T": 65 * HEADS},  # with its maps
 }
 # The corner that a window, a stride or a filter cuts off is a negative cost, which no sum of these terms holds.
 NEARLY = {
@@ -282,12 +284,15 @@ NEARLY = {
     "window": ({"window": 16}, {"T d²": 8, "T d": 4 * 16, "T² d": 0}),
     "strided": ({"stride": 16}, {"T d²": 8, "T² d": 1 / 16}),
 }
+LONG = {  # below 322 positions all pairs are cheaper, and taken
+    "based": {"T d²": 4, "T d": 4 * 16 * HEADS + 4 * 161 + 65, "T": HEADS * (4 * 161 + 65 * 17)},
+}
 LOGARITHMIC = {"s4d": 4, "hyena": 8, "fnet": 0}  # T d²; a logarithm of T is no term: others stand for it, nearly
 
 
-def operations(name, phase="forward", **options):
+def operations(name, phase="forward", T=(256, 512, 1024, 2048, 4096), **options):
     """The fit of a layer's operations over the whole grid, of which nothing is computed."""
-    T, d, H = grid(T=(256, 512, 1024, 2048, 4096))
+    T, d, H = grid(T=T)
     role = "bidirectional" if name in BIDIRECTIONAL_ONLY else "causal"
     values = []
     for T_one, d_one in zip(T.astype(int).tolist(), d.astype(int).tolist(), strict=True):
@@ -298,7 +303,7 @@ def operations(name, phase="forward", **options):
 
 
 def test_every_built_in_variant_has_its_operations_checked():
-    assert {*FORMULAS, *NEARLY, *LOGARITHMIC} == set(BUILT_IN)
+    assert {*FORMULAS, *NEARLY, *LOGARITHMIC, *LONG} == set(BUILT_IN)
 
 
 @pytest.mark.parametrize(("phase", "passes"), [("forward", 1), ("forward_backward", 3)])
@@ -320,6 +325,12 @@ def test_a_cut_corner_moves_the_other_terms_by_little(name):
     found = operations(name, **options)
     assert {term: coefficients(found)[term] for term in expected} == pytest.approx(expected, rel=0.05, abs=1e-3)
     assert found.noise < 0.01
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_where_only_one_of_two_forms_is_taken_the_terms_come_back_exactly(name):
+    found = coefficients(operations(name, T=(512, 1024, 2048, 4096, 8192)))
+    assert found == pytest.approx(dict.fromkeys(TERMS, 0.0) | LONG[name], rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", LOGARITHMIC)

@@ -24,6 +24,9 @@ OPTIONS = [
     ("performer", {"n_features": 16}),
     ("performer", {"n_features": 7, "kind": "hyperbolic"}),
     ("performer", {"n_features": 5, "kind": "relu", "seed": 3}),
+    ("cosformer", {}),
+    ("hedgehog", {}),
+    ("based", {}),
 ]
 
 
@@ -266,3 +269,102 @@ def test_a_causal_performer_stores_no_matrix_per_step():
     mixer, inputs = core("performer", **sizes), [torch.zeros(1, 2, 4096, 64, requires_grad=True) for _ in range(3)]
     used = peak_bytes(lambda: torch.autograd.grad(mixer.float().attend(*inputs).sum(), inputs), "cpu")
     assert used < 128 * 2**20  # one matrix per step would be 512 MiB
+
+
+# cosFormer
+
+
+@pytest.mark.parametrize("role", ["causal", "bidirectional"])
+def test_cosformer_weighs_relu_products_by_the_cosine_of_the_distance(role):
+    (q, k, v), i = qkv(20, 20), torch.arange(20).double()
+    weights = (q.relu() @ k.relu().mT) * torch.cos(torch.pi / 2 * (i[:, None] - i) / 32)
+    weights = weights.tril() if role == "causal" else weights
+    total = weights.sum(-1, keepdim=True)
+    expected = weights @ v / total.masked_fill(total == 0, 1.0)
+    assert_equal([core("cosformer", role, max_T=32).attend(q, k, v)], [expected], 1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("role", ["causal", "bidirectional"])
+def test_cosformer_gives_0_where_every_feature_is_0(role, dtype):
+    q = torch.full((1, 3, 5, 4), -1.0, dtype=dtype).requires_grad_()
+    inputs = [q, q.detach().clone().requires_grad_(), torch.ones_like(q).requires_grad_()]
+    mix = core("cosformer", role).attend
+    found = values_and_gradients(lambda: mix(*inputs), inputs)
+    assert_equal(found, [torch.zeros_like(part) for part in found], 0.0)
+
+
+def test_a_longer_batch_changes_no_output_of_cosformer():
+    mixer, x = build("cosformer", "bidirectional"), noise(1, 30, 12)
+    mask = torch.arange(30)[None] < 12
+    assert_equal([mixer(x, key_mask=mask)[:, :12]], [mixer(x[:, :12])], 1e-12)
+
+
+def test_cosformer_takes_no_position_beyond_the_longest():
+    mixer, x = build("cosformer", max_T=8), noise(1, 9, 12)
+    with pytest.raises(ValueError, match="9 positions do not fit max_T = 8"):
+        mixer(x)
+    _, state = mixer.prefill(x[:, :8])
+    with pytest.raises(ValueError, match="9 positions do not fit max_T = 8"):
+        mixer.step(x[:, 8], state)
+
+
+# Hedgehog
+
+
+def test_hedgehog_starts_as_softmax_over_channels_of_either_sign():
+    q, k, v = qkv(9, 9)
+    left, right = (torch.cat((x.softmax(-1), (-x).softmax(-1)), dim=-1) for x in (q, k))
+    weights = (left @ right.mT).tril()
+    assert_equal([core("hedgehog").attend(q, k, v)], [weights @ v / weights.sum(-1, keepdim=True)], 1e-12)
+
+
+@pytest.mark.parametrize("n_kv_heads", [1, 3])
+def test_hedgehog_has_a_map_for_each_head_of_queries_and_of_keys(n_kv_heads):
+    mixer = build("hedgehog", n_kv_heads=n_kv_heads)
+    assert [tuple(p.shape) for p in learned(mixer)] == [(3, 4, 4), (n_kv_heads, 4, 4)]
+    with torch.no_grad():
+        for p in learned(mixer):
+            p.add_(noise(*p.shape, seed=5))
+    x = noise(2, 9, 12)
+    assert_equal([mixer(x)], [mixer.slow_forward(x)], 1e-11)
+
+
+# Based
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("f", [1, 2, 5, 8, 16])
+def test_based_is_the_same_pair_by_pair_and_by_features(f, role, monkeypatch):
+    mixer, inputs = core("based", role, d_k=f, d_v=3, chunk=8), qkv(37, 37, B=4, d_k=f, d_v=3)
+    for key_mask in (None, ragged_mask(4, 37)):
+        found = []
+        for few in (True, False):
+            monkeypatch.setattr(mixer, "_few_pairs", lambda T, S, few=few: few)
+            found.append(values_and_gradients(lambda m=key_mask: mixer.attend(*inputs, key_mask=m), inputs))
+        slow = values_and_gradients(lambda m=key_mask: mixer.slow_attend(*inputs, key_mask=m), inputs)
+        assert_equal(found[0], slow, 1e-9)
+        assert_equal(found[1], slow, 1e-9)
+
+
+@pytest.mark.parametrize(("f", "m"), [(1, 3), (2, 7), (5, 21), (16, 161)])
+def test_based_has_as_many_features_as_it_says(f, m):
+    mixer = core("based", d_k=f)
+    assert mixer.n_features == m == mixer.phi(noise(1, 3, 2, f), "k", 0).shape[-1]
+
+
+def test_products_of_the_features_of_based_are_its_taylor_series():
+    q, k, _ = qkv(9, 9, d_k=16)
+    mixer = core("based", d_k=16)
+    s = q @ k.mT / 4
+    assert_equal([mixer.phi(q, "q", 0) @ mixer.phi(k, "k", 0).mT], [1 + s + s**2 / 2], 1e-12)
+
+
+def test_based_counts_what_it_executes_on_either_side_of_its_choice():
+    mixer = core("based", d_k=16, d_v=3)
+    assert mixer._few_pairs(20, 20)
+    assert not mixer._few_pairs(130, 130)
+    for T in (20, 65, 130, 200):
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            mixer.attend(*qkv(T, T, B=1, d_k=16, d_v=3))
+        assert mixer.flops(T, T).executed == counter.get_total_flops()

@@ -54,6 +54,11 @@ class FeatureAttention(Attention):
         """Width of the features: d_k unless a subclass says otherwise."""
         return self.d_k
 
+    @property
+    def pair_width(self) -> int:
+        """Width of what is multiplied for one weight inside a chunk."""
+        return self.n_features
+
     def phi(self, x: Tensor, which: str, start: int) -> Tensor:
         """Features of x (B, H, T, d_k), which is float32 at least: (B, H, T, m).
 
@@ -130,7 +135,7 @@ class FeatureAttention(Attention):
         seen = whole * self.chunk * (self.chunk + 1) // 2 + rest * (rest + 1) // 2
         executed = whole * self.chunk**2 + rest**2
         n_reads = n_causal or T
-        pair = 2.0 * self.spec.n_heads * (self.n_features + self._width)
+        pair = 2.0 * self.spec.n_heads * (self.pair_width + self._width)
         around = self._sums_flops(S, n_reads, self.spec.n_heads) + self.phi_flops(n_reads, S)
         return Flops(
             around + pair * seen,

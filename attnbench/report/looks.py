@@ -44,6 +44,9 @@ BUILT_IN = (
     "gqa",
     "topk",
     "performer",
+    "cosformer",
+    "hedgehog",
+    "based",
 )
 INK, PALE, GRID, PAPER = "#333333", "#8a8a8a", "#e6e6e6", "#f4f4f4"
 # Terms of a cost: grey for what does not depend on T, blues for what grows like T, oranges for what grows like T².
