@@ -91,11 +91,11 @@ def _small(subject: Subject, mixer: Mixer, inputs: Inputs) -> None:
         slopes = [] if subject.no_gradients else gradients(y.sum(), inputs)
         check_finite({"output": y} | {f"gradient {n} of the inputs": slope for n, slope in enumerate(slopes)})
         T = inputs.x.shape[1]
-        if T == 1 and all(subject.reason(1, phase=phase) is None for phase in ("prefill", "decode")):
+        if all(subject.reason(T, phase=phase) is None for phase in ("prefill", "decode")):
             with torch.no_grad():
-                _, state = mixer.prefill(inputs.x[:, :0], context=inputs.context)
-                stepped, _ = mixer.step(inputs.x[:, 0], state)
-            subject.same(stepped[:, None], y.detach(), "one step from nothing differs from the whole pass")
+                _, state = mixer.prefill(inputs.x[:, :-1], context=inputs.context)
+                stepped, _ = mixer.step(inputs.x[:, -1], state)
+            subject.same(stepped, y[:, -1].detach(), f"a step behind {T - 1} tokens differs from the whole pass")
 
 
 @dataclass(frozen=True)

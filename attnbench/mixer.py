@@ -137,12 +137,14 @@ class Mixer(nn.Module):
     claim: the asymptotic cost; without one there is no verdict.
     positions: the position embedding that a model adds when nobody says otherwise.
     equivariant: whether, in the bidirectional role, outputs move along when the positions are permuted.
+    continuous: whether rounding moves outputs by little; not so where scores that nearly tie decide which keys count.
     no_decay: names of parameters that take no weight decay; lr_scale: factors on the learning rate, by name.
     """
 
     claim: ClassVar[Claim | None] = None
     positions: ClassVar[PositionKind] = "learned"
-    equivariant: ClassVar[bool] = False
+    continuous: ClassVar[bool] = True
+    equivariant: bool = False
     no_decay: ClassVar[tuple[str, ...]] = ()
     lr_scale: ClassVar[Mapping[str, float]] = {}
 
@@ -225,7 +227,7 @@ class Attention(Mixer):
     only weighs (RetNet without norm, the delta rule) says False, and is not held to it.
     """
 
-    normalised: ClassVar[bool] = True
+    normalised: bool = True
 
     def __init__(
         self,

@@ -258,6 +258,8 @@ FORMULAS = {  # of a causal layer, forward, 4 heads; the triangle of T (T + 1) /
     "full": {"T d²": 8, "T² d": 2, "T d": 2},
     "fused": {"T d²": 8, "T² d": 2, "T d": 2},
     "xformers": {"T d²": 8, "T² d": 2, "T d": 2},
+    "gqa": {"T d²": 4 * (1 + 1 / HEADS), "T² d": 2, "T d": 2},  # one of 4 heads has keys
+    "flex": {"T d²": 8, "T² d": 2, "T d": 2},
     "linear": {"T d²": 8 + 4 / HEADS, "T d": 4 + 2 * 65, "T": 65 * HEADS},  # chunks of 64
     "lstm": {"T d²": 16},
     "gru": {"T d²": 12},
@@ -272,6 +274,8 @@ FORMULAS = {  # of a causal layer, forward, 4 heads; the triangle of T (T + 1) /
     "minlstm": {"T d²": 6, "T d": 2},
     "lru": {"T d²": 8, "T d": 8},
     "mamba": {"T d²": 12.5, "T d": 128 + 192 + 16},  # B and C, 6 for each of 32 states, 4 taps of 2 channels
+    "deltanet": {"T d²": 8 + 6 / HEADS, "T d": 5 * 32 - 1 + 2 * HEADS},  # chunks of 32
+    "gated_deltanet": {"T d²": 10 + 6 / HEADS, "T d": 5 * 32 - 1 + 4 * HEADS},
     "linformer": {"T d²": 8, "T d": 8 * 256},  # of rank 256
     "performer": {"T d²": 8, "T d": 8 * 256 + 65, "T": HEADS * (4 * 256 + 65 * 257)},  # 256 features
     "cosformer": {"T d²": 8 + 8 / HEADS, "T d": 8 + 3 * 65, "T": 65 * HEADS},
@@ -283,6 +287,9 @@ NEARLY = {
     "nystrom": ({}, {"T d²": 8, "T² d": 0}),
     "window": ({"window": 16}, {"T d²": 8, "T d": 4 * 16, "T² d": 0}),
     "strided": ({"stride": 16}, {"T d²": 8, "T² d": 1 / 16}),
+    "fixed_sparse": ({"stride": 16, "n_summary": 8}, {"T d²": 8, "T² d": 1, "T d": 4 * 4.5}),
+    "bigbird": ({}, {"T d²": 8, "T d": 4 * (7 + 2) * 16, "T² d": 0}),  # 7 blocks a row; two rows see all
+    "topk": ({}, {"T d²": 8, "T² d": 1}),
 }
 LONG = {  # below 322 positions all pairs are cheaper, and taken
     "based": {"T d²": 4, "T d": 4 * 16 * HEADS + 4 * 161 + 65, "T": HEADS * (4 * 161 + 65 * 17)},

@@ -96,11 +96,12 @@ ONLY = {  # of ours, these import nothing but
     "attnbench.statistics": (),
     "attnbench.wording": ("attnbench.errors", "attnbench.settings"),
     "attnbench.mixer": ("attnbench.settings",),
-    "attnbench.kernels": ("attnbench.kernels",),
+    "attnbench.kernels": ("attnbench.kernels", "attnbench.mixer"),
     "attnbench.positions": ("attnbench.mixer", "attnbench.settings"),
     "attnbench.transformer": ("attnbench.mixer", "attnbench.kernels", "attnbench.positions", "attnbench.settings"),
 }
-DRAWS = ("attnbench.report.plots", "attnbench.report.fit_plot")  # these alone import matplotlib
+# These alone import matplotlib.
+DRAWS = tuple(f"attnbench.report.{name}" for name in ("plots", "curves", "fit_plot", "overview", "panels", "planes"))
 NEVER = {  # these import none of
     "attnbench.sweep": ("cells", "records", "analyse", "report", "execute", "train", "transformer", "measure"),
     "attnbench.cells": ("records", "analyse", "report", "execute", "train", "transformer", "measure"),
@@ -255,7 +256,6 @@ def test_every_public_name_can_be_had_and_no_other():
 
 UNDECIDING = {  # of what a visit imports, these decide no number: they find, check, name, order or describe
     "attnbench",
-    "attnbench.analyse",
     "attnbench.analyse.claims",
     "attnbench.blame",
     "attnbench.catalogue",

@@ -137,3 +137,13 @@ def test_memory_of_training_is_far_from_a_matrix_per_step(vector):
 
     train()
     assert peak_bytes(train, "cpu") < 160 * 2**20
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_a_nan_spreads_forward_and_nothing_hangs(vector):
+    q, k, v, state, g = (x.detach() for x in drawn(20, vector=vector))
+    g[:, :, 13] = torch.nan
+    y, last = matrix_recurrence(q, k, v, state, chunk=8, log_decay=g)
+    assert y[:, :, :8].isfinite().all()
+    assert y[:, :, 13:].isnan().all()
+    assert last.isnan().all()

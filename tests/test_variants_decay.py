@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnbench.kernels import matrix_recurrence
+from attnbench.kernels import matrix_recurrence, rotated
 from attnbench.measure.memory import peak_bytes
 from attnbench.mixer import Spec, Use
 
@@ -75,12 +75,11 @@ def test_retnet_forgets_at_the_rates_of_the_paper():
 
 
 def test_retnet_turns_scores_by_distance_alone():
-    mixer, x = core("retnet", d_k=5), noise(1, 3, 7, 5)
-    y = noise(1, 3, 7, 5, seed=1)
-    scores = [mixer._turned(x, at) @ mixer._turned(y, at).mT for at in (0, 1000)]
+    x, y = noise(1, 3, 7, 5), noise(1, 3, 7, 5, seed=1)
+    scores = [rotated(x, at) @ rotated(y, at).mT for at in (0, 1000)]
     assert_equal([scores[0]], [scores[1]], 1e-10)
     assert (scores[0] - x @ y.mT).abs().max() > 0.1
-    assert_equal([mixer._turned(x, 0)[:, :, 0]], [x[:, :, 0]], 1e-12)
+    assert_equal([rotated(x, 0)[:, :, 0]], [x[:, :, 0]], 1e-12)
 
 
 def test_gla_with_its_gate_open_is_linear_attention_without_normaliser():

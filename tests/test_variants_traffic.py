@@ -10,10 +10,18 @@ from attnbench.execute.build import MODEL_VOCAB, build_module, build_workload
 from attnbench.execute.cell import _in_force
 from attnbench.execute.phases import phase_call
 from attnbench.measure.traffic import bytes_moved
-from attnbench.mixer import Flops, Mixer, Spec
+from attnbench.mixer import Flops, Mixer, Spec, Use
 
 ATTENTION = ("full", "fused", "window", "linear", "strided", "xformers")
 IN_ONE_CALL = ("lstm",)  # what stands between the steps is inside of torch's operation
+IN_RUNS = (
+    "retnet",
+    "gla",
+    "rwkv",
+    "mamba2",
+    "deltanet",
+    "gated_deltanet",
+)  # a run of chunks stays in a cache, and the counter sees each of its passes
 
 
 def moved(mixer, T, S, *, level="layer", phase="forward", B=1, param_bytes=0, **sizes):
@@ -69,8 +77,10 @@ def test_projections_move_inputs_and_outputs_of_the_maps(name, T, S, role):
 @pytest.mark.parametrize("phase", ["forward", "forward_backward"])
 @pytest.mark.parametrize("name", [name for name in ON_CPU if name not in IN_ONE_CALL])
 def test_a_layer_never_moves_less_than_its_formula_nor_far_more(name, phase, role):
+    if reason := BUILT_IN[name].unsupported(Spec(32, 2, 300, role), Use(256, 256)):
+        pytest.skip(reason)
     known, counted = in_force(name, phase=phase, role=role)
-    assert known <= counted <= (20 if name in RECURRENT else 8) * known  # each step reads the weights again
+    assert known <= counted <= (20 if name in (*RECURRENT, *IN_RUNS) else 8) * known  # each step reads weights again
 
 
 @pytest.mark.parametrize("name", [name for name in ON_CPU if name not in IN_ONE_CALL])
@@ -127,9 +137,9 @@ def test_without_a_formula_the_bytes_are_not_available():
 
 
 def test_causal_chunks_stay_in_a_cache_and_whole_sums_do_not():
-    mixers = [core("linear", role) for role in ("causal", "bidirectional")]
-    causal, both = (mixer.flops(64, 64).core_moved for mixer in mixers)
+    one = core("linear", "bidirectional")
+    causal, both = core("linear").flops(64, 64).core_moved, one.flops(64, 64).core_moved
     q, k, v = qkv(64, 64, B=1)
     with torch.no_grad():
-        extra = counted_bytes(lambda: mixers[1].attend(q, k, v)) / 8
+        extra = counted_bytes(lambda: one.attend(q, k, v)) / 8
     assert causal < both <= extra

@@ -30,6 +30,7 @@ class CosFormer(FeatureAttention):
     """ReLU features, weighed by the cosine of the distance."""
 
     equivariant = False
+    normalised = False  # weights sum to 1, or are all 0
     positional = True
 
     @property

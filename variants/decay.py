@@ -15,7 +15,8 @@
     u         bonus        RWKV's weight of the present token (n_heads, d_k)
     W_g       W_gate       map to the output's gate
 
-How it runs: in chunks by matrix products (`matrix_recurrence`), some chunks at a time.
+How it runs: in chunks by matrix products (`matrix_recurrence`), some chunks at a time, or by the package fla on CUDA
+where `backend` lets it; a token alone is always ours.
 
 Departures: norms are RMS norms without bias, so that a query without keys gives 0 (RetNet and RWKV: group norm); no map
 has a bias but the gate of GLA; RetNet's turning is that of its authors' code, without xPos's growing scales; RWKV's
@@ -24,15 +25,15 @@ first decays and bonus do not depend on the layer. `conv` puts a short convoluti
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
 import torch
 import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.kernels import ShortConvolution, matrix_recurrence, short_convolution
-from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use, check_count
+from attnbench.kernels import Backend, FlaKernel, ShortConvolution, matrix_recurrence, rotated, short_convolution
+from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use, check_count, check_name
 
 N_BLENDS = 5  # RWKV: what r, k, v, decay and gate read
 ONE_WAY = "a state that forgets reads one sequence in one direction: the role must be causal"
@@ -44,9 +45,17 @@ class _Decaying(Attention):
     claim = Claim(time="T d^2 + T d chunk", memory="T d + T d^2 / H / chunk", sequential="T / chunk", path="1")
     positions = "none"
     normalised = False
+    fla: ClassVar[FlaKernel] = FlaKernel("gla.chunk_gla")
+    per_channel: ClassVar[bool] = True  # whether each key channel has its decay, set by the token
 
     def __init__(
-        self, spec: Spec, *, chunk: Annotated[int, Ge(1)] = 64, conv: Annotated[int, Ge(0)] = 0, **options: Any
+        self,
+        spec: Spec,
+        *,
+        chunk: Annotated[int, Ge(1)] = 64,
+        conv: Annotated[int, Ge(0)] = 0,
+        backend: Backend = "auto",
+        **options: Any,
     ) -> None:
         given = {name: value for name, value in options.items() if value is not None}
         super().__init__(spec, **(self._widths(spec) | given))
@@ -54,7 +63,9 @@ class _Decaying(Attention):
             raise ValueError(ONE_WAY)
         check_count("chunk", chunk)
         check_count("conv", conv, at_least=0)
+        check_name("backend", backend, get_args(Backend))
         self.chunk, self.conv = chunk, conv
+        self.backend, self.ran = backend, "torch"
         self.W_gate = nn.Linear(spec.d_model, spec.n_heads * self.d_v, bias=False)
         maps = {"q": self.W_q, "k": self.W_k, "v": self.W_v} if conv else {}
         self.convolutions = nn.ModuleDict({name: ShortConvolution(m.out_features, conv) for name, m in maps.items()})
@@ -73,7 +84,9 @@ class _Decaying(Attention):
             return "a state that forgets cannot skip hidden positions, only padding on the right"
         if use.mask == "right" and use.decodes:
             return "a padded prompt would leave its padding in the state"
-        return super().unsupported(spec, use, **options)
+        d_k = options.get("d_k") or cls._widths(spec)["d_k"]
+        refusal = cls.fla.refusal(options.get("backend") or "auto", device=use.device, dtype=use.dtype, d_k=d_k)
+        return super().unsupported(spec, use, **options) or refusal
 
     def project(self, x: Tensor, context: Tensor) -> tuple[Tensor, ...]:
         """q, k, v, then log_decay and gate (B, H, T, d_v); x and context are the same."""
@@ -122,7 +135,13 @@ class _Decaying(Attention):
         seen = whole * self.chunk * (self.chunk + 1) // 2 + rest * (rest + 1) // 2
         executed = whole * self.chunk**2 + rest**2
         states = 4.0 * self.spec.n_heads * S * self.d_k * self.d_v
-        return Flops(states + self.pair_flops(seen), self.projection_flops(T, S), states + self.pair_flops(executed))
+        return Flops(
+            states + self.pair_flops(seen),
+            self.projection_flops(T, S),
+            core_executed=states + self.pair_flops(executed) if self.ran == "torch" else None,
+            core_moved=self.core_moved(T, S),
+            projection_moved=self.projection_moved(T, S),
+        )
 
     def step_flops(self, T: int, S: int) -> Flops:
         """One token by the same formula."""
@@ -131,6 +150,22 @@ class _Decaying(Attention):
     def projection_flops(self, T: int, S: int) -> float:
         """Adds the output's gate."""
         return super().projection_flops(T, S) + 2.0 * T * self.spec.d_model * self.W_gate.out_features
+
+    def core_moved(self, T: int, S: int) -> float:
+        """Adds the gate, the decays, and a state in and out for each chunk."""
+        states = 2 * -(-S // self.chunk) * self.d_k * self.d_v
+        return super().core_moved(T, S) + self.spec.n_heads * (
+            T * self.d_v + S * (self.d_k if self.per_channel else 1) + states
+        )
+
+    def projection_moved(self, T: int, S: int) -> float:
+        """Adds the gate and the decays that a token sets."""
+        decays = S * self.n_kv_heads * self.d_k if self.per_channel else 0
+        return super().projection_moved(T, S) + self.spec.n_heads * T * self.d_v + decays
+
+    def extra_record(self) -> dict[str, str]:
+        """The backend that the last call ran on."""
+        return {"backend": self.ran}
 
     def _nothing(self, x: Tensor) -> State:
         """The state before the first token; x (B, ., d_model) tells B and dtype."""
@@ -183,6 +218,7 @@ class _Decaying(Attention):
     ) -> tuple[Tensor, Tensor]:
         """Output (B, H, T, d_v) and the last state; the last query stands at the last key."""
         k = _hide(k, key_mask)
+        self.ran = self.fla.chosen(self.backend, q, v.dtype) if v.shape[2] > 1 else "torch"
         kind = torch.promote_types(q.dtype, torch.float32)
         q, k, v, log_decay = (x.to(kind) for x in (q, k, v, log_decay))
         (B, H, T, _), S = q.shape, k.shape[2]
@@ -194,6 +230,8 @@ class _Decaying(Attention):
         return self._gated(y, gate), state
 
     def _recurrence(self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        if self.ran == "fla":
+            return self.fla(*(x.to(self.W_q.weight.dtype) for x in (q, k, v)), log_decay, state=state)
         return matrix_recurrence(q, k, v, state, chunk=self.chunk, log_decay=log_decay)
 
     def _seen_slowly(self, before: Tensor, state: Tensor, write: Tensor) -> Tensor:
@@ -213,6 +251,9 @@ class _Decaying(Attention):
 class RetNet(_Decaying):
     """A constant decay per head, and rotated queries and keys."""
 
+    fla: ClassVar[FlaKernel] = FlaKernel("simple_gla.chunk_simple_gla")
+    per_channel = False
+
     @classmethod
     def _widths(cls, spec: Spec) -> dict[str, int]:
         return {"d_k": spec.d_head, "d_v": 2 * spec.d_head}
@@ -223,27 +264,11 @@ class RetNet(_Decaying):
     def _read(self, x: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
         (q, k, v), after = self._qkv(x, x, x, past)
         start, T = int(past["length"]), x.shape[1]
-        q, k = (self._turned(one, start) for one in (q * self.d_k**-0.5, k))
+        q, k = (rotated(one, start) for one in (q * self.d_k**-0.5, k))
         head = torch.arange(self.spec.n_heads, device=x.device, dtype=torch.float64)
         log_decay = torch.log1p(-(2.0 ** (-5 - head))).to(torch.promote_types(x.dtype, torch.float32))
         log_decay = log_decay[None, :, None].expand(len(x), -1, T)
         return (q, k, v, log_decay, self._gate(x)), after | {"length": past["length"] + T}
-
-    def _turned(self, x: Tensor, start: int) -> Tensor:
-        """Turn pairs of channels of x (B, H, T, d_k) by their angles; an odd last channel stays. At least float32."""
-        half, T = self.d_k // 2, x.shape[2]
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
-        if not half:
-            return x
-        theta = 10000.0 ** -torch.linspace(0, 1, half, dtype=torch.float64, device=x.device)
-        at = torch.arange(start, start + T, dtype=torch.float64, device=x.device)
-        angle = at[:, None] * theta  # (T, half)
-        turn = torch.polar(torch.ones_like(angle), angle).to(
-            torch.complex128 if x.dtype.itemsize == 8 else torch.complex64
-        )
-        pairs = torch.view_as_complex(x[..., : 2 * half].reshape(*x.shape[:-1], half, 2))
-        turned = torch.view_as_real(pairs * turn).flatten(-2)
-        return torch.cat((turned, x[..., 2 * half :]), dim=-1) if self.d_k % 2 else turned
 
 
 class GLA(_Decaying):
@@ -350,9 +375,7 @@ class RWKV(_Decaying):
         if not q.shape[2]:
             return bonus, state
         first = (q[:, :, 0, :, None] * state).sum(2)[:, :, None]  # (B, H, 1, d_v)
-        y, state = matrix_recurrence(
-            F.pad(q[:, :, 1:], (0, 0, 0, 1)), k, v, state, chunk=self.chunk, log_decay=log_decay
-        )
+        y, state = super()._recurrence(F.pad(q[:, :, 1:], (0, 0, 0, 1)), k, v, log_decay, state)
         return torch.cat((first, y[:, :, :-1]), dim=2) + bonus, state
 
     def _seen_slowly(self, before: Tensor, state: Tensor, write: Tensor) -> Tensor:

@@ -15,22 +15,24 @@ Departures: projections have no bias; features and sums are float32 for half-pre
 overflows float16 and stalls in bfloat16; a query that sees no key gives 0. Options that are not the paper's:
 `norm = "rms"` divides each head's output by its root mean square and not by the sum of weights (Qin et al. 2022,
 arXiv 2210.10340), which features of either sign (`identity`) need; `conv` puts a short convolution and SiLU behind
-W_q, W_k and W_v (its products are not counted).
+W_q, W_k and W_v (its products are not counted). On CUDA the package fla reads causal sequences where `backend` lets it,
+with features in the dtype of the model; the record says which ran last.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.kernels import FeatureAttention, ShortConvolution, short_convolution
-from attnbench.mixer import Spec, State, Use, check_count, check_name
+from attnbench.kernels import Backend, FeatureAttention, FlaKernel, ShortConvolution, short_convolution
+from attnbench.mixer import Flops, Spec, State, Use, check_count, check_name
 
-RMS_EPS = 1e-5
+RMS_EPS = 1e-3  # a smaller one lets gradients at 0 leave float16
 FEATURES = ("elu", "relu", "identity")
 NORMS = ("sum", "rms")
 
@@ -39,6 +41,7 @@ class Linear(FeatureAttention):
     """Attention with the kernel phi(q) phi(k)^T in the place of exp(q k^T)."""
 
     eps = 1e-6
+    fla: ClassVar[FlaKernel] = FlaKernel("simple_gla.chunk_simple_gla")
 
     def __init__(
         self,
@@ -47,30 +50,36 @@ class Linear(FeatureAttention):
         features: Literal["elu", "relu", "identity"] = "elu",
         norm: Literal["sum", "rms"] = "sum",
         conv: Annotated[int, Ge(0)] = 0,
+        backend: Backend = "auto",
         **options: Any,
     ) -> None:
         super().__init__(spec, **options)
         check_name("features", features, FEATURES)
         check_name("norm", norm, NORMS)
+        check_name("backend", backend, get_args(Backend))
         check_count("conv", conv, at_least=0)
-        if reason := _misfit(spec, features, norm, conv):
+        if reason := _misfit(spec, features, norm, conv, backend):
             raise ValueError(reason)
-        self.kind, self.conv = features, conv
-        self.divided = self.normalised = norm == "sum"  # type: ignore[misc]  # a class's default, an instance's word
+        self.kind, self.conv, self.backend, self.ran = features, conv, backend, "torch"
+        self.divided = norm == "sum"
+        self.normalised = self.divided and features == "elu"  # of relu, a query may share no feature with any key
+        self.equivariant = conv == 0
         maps = {"q": self.W_q, "k": self.W_k, "v": self.W_v} if conv else {}
         self.convolutions = nn.ModuleDict({name: ShortConvolution(m.out_features, conv) for name, m in maps.items()})
 
     @classmethod
     def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
-        """Adds: options that do not go together; with a convolution, no padding but on the right of whole sequences."""
-        conv = options.get("conv", 0)
-        if reason := _misfit(spec, options.get("features", "elu"), options.get("norm", "sum"), conv):
+        """Adds: options that do not go together; with a convolution, no padding but on the right of whole sequences;
+        fla only where it has a kernel."""
+        conv, backend = options.get("conv", 0), options.get("backend", "auto")
+        if reason := _misfit(spec, options.get("features", "elu"), options.get("norm", "sum"), conv, backend):
             return reason
         if conv and use.mask == "any":
             return "a convolution mixes hidden positions into their neighbours, padding on the right excepted"
         if conv and use.mask == "right" and use.decodes:
             return "a padded prompt would leave its padding in the convolution's state"
-        return super().unsupported(spec, use, **options)
+        refusal = cls.fla.refusal(backend, device=use.device, dtype=use.dtype, d_k=options.get("d_k") or spec.d_head)
+        return super().unsupported(spec, use, **options) or refusal
 
     def phi(self, x: Tensor, which: str, start: int) -> Tensor:
         """The same for queries and keys, at any position."""
@@ -121,6 +130,39 @@ class Linear(FeatureAttention):
         y, state = self.proceed(*parts, state=state)
         return self.merge(y)[:, 0], state | after
 
+    def proceed(self, q: Tensor, k: Tensor, v: Tensor, *, state: State) -> tuple[Tensor, State]:
+        """Shapes as in `FeatureAttention.proceed`; a token alone is always ours."""
+        self.ran = "torch"
+        return super().proceed(q, k, v, state=state)
+
+    def flops(self, T: int, S: int) -> Flops:
+        """What fla executes is not known."""
+        found = super().flops(T, S)
+        return found if self.ran == "torch" else replace(found, core_executed=None)
+
+    def extra_record(self) -> dict[str, str]:
+        """The backend that the last call ran on."""
+        return {"backend": self.ran}
+
+    def _causal(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> tuple[Tensor, State]:
+        """On the backend that serves."""
+        self.ran = self.fla.chosen(self.backend, q, v.dtype) if q.shape[2] > 1 else "torch"
+        if self.ran == "torch":
+            return super()._causal(q, k, v, key_mask)
+        before = k.shape[2] - q.shape[2]  # keys that every query sees
+        mask = None if key_mask is None else key_mask[:, before:]
+        sums = self._summed(k[:, :, :before], v[:, :, :before], 0, None if key_mask is None else key_mask[:, :before])
+        phi_q = self._features(q, "q", before).to(v.dtype)
+        phi_k = self._features(k[:, :, before:], "k", before, mask).to(v.dtype)
+        y, last = self.fla(phi_q, phi_k, v[:, :, before:], state=sums["sums"][..., : self.d_v].contiguous())
+        if not self.divided:
+            return self._finished(y, v.dtype), {"sums": last}
+        # The sum of weights is ours, in float32, of the features as they are rounded.
+        z = sums["sums"][..., None, :, -1] + torch.cumsum(phi_k.to(last.dtype), 2)  # (B, H, T, m)
+        total = (phi_q.to(last.dtype) * z).sum(-1, keepdim=True)
+        together = torch.cat((y.to(last.dtype), total), dim=-1)
+        return self._finished(together, v.dtype), {"sums": torch.cat((last, z[:, :, -1, :, None]), dim=-1)}
+
     def _behind(self, x: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
         """q, k, v of x behind `past`, convolved, and the last inputs of each convolution (B, conv - 1, channels)."""
         parts, after = [], {}
@@ -136,12 +178,14 @@ class Linear(FeatureAttention):
         return tuple(parts), after
 
 
-def _misfit(spec: Spec, features: str, norm: str, conv: int) -> str | None:
+def _misfit(spec: Spec, features: str, norm: str, conv: int, backend: str) -> str | None:
     """Why these options do not go together, in a few words."""
     if features == "identity" and norm == "sum":
         return (
             'features = "identity" have either sign, so that their sum divides nothing: norm must be "rms", got "sum"'
         )
+    if backend == "fla" and spec.role != "causal":
+        return f"backend 'fla' has a kernel for the causal role alone, not for {spec.role}"
     if conv and spec.role != "causal":
         return f"a convolution looks back in one sequence: with conv = {conv} the role must be causal"
     return None

@@ -11,7 +11,8 @@
     A, D       A_log, D       rate of forgetting and skip, one number per head
 
 How it runs: in chunks by matrix products (`matrix_recurrence` with log decay dt A): scores C B^T are multiplied once
-for all heads of a group, and one product reads the states of all of them.
+for all heads of a group, and one product reads the states of all of them. Or by the package fla on CUDA where `backend`
+lets it, with B and C copied for each head; a token alone is always ours.
 
 Departures: heads are as many as the model says (the paper: of width 64), and no map or convolution has a bias.
 """
@@ -19,15 +20,15 @@ Departures: heads are as many as the model says (the paper: of width 64), and no
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
 import torch
 import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.kernels import ShortConvolution, matrix_recurrence, short_convolution
-from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use, check_count
+from attnbench.kernels import Backend, FlaKernel, ShortConvolution, matrix_recurrence, short_convolution
+from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use, check_count, check_name
 
 DT_LOW, DT_HIGH = 1e-3, 1e-1  # step sizes at the start, log-uniform
 A_LOW, A_HIGH = 1.0, 16.0  # rates of forgetting at the start, uniform
@@ -45,6 +46,7 @@ class Mamba2(Mixer):
         path="1",
     )
     positions = "none"
+    fla: ClassVar[FlaKernel] = FlaKernel("simple_gla.chunk_simple_gla")
     no_decay: ClassVar[tuple[str, ...]] = ("A_log", "dt_bias", "D", "norm")
 
     def __init__(
@@ -56,14 +58,17 @@ class Mamba2(Mixer):
         conv: Annotated[int, Ge(1)] = 4,
         n_groups: Annotated[int, Ge(1)] = 1,
         chunk: Annotated[int, Ge(1)] = 64,
+        backend: Backend = "auto",
     ) -> None:
         super().__init__(spec)
         given = {"d_state": d_state, "expand": expand, "conv": conv, "n_groups": n_groups, "chunk": chunk}
         for name, value in given.items():
             check_count(name, value)
+        check_name("backend", backend, get_args(Backend))
         if reason := _misfit(spec, n_groups):
             raise ValueError(reason)
         H, d_model = spec.n_heads, spec.d_model
+        self.backend, self.ran = backend, "torch"
         self.d_state, self.n_groups, self.chunk = d_state, n_groups, chunk
         self.d_inner, self.d_head = expand * d_model, expand * spec.d_head
         self.widths = [self.d_inner, self.d_inner + 2 * n_groups * d_state, H]  # of z, of (x, B, C), of dt
@@ -85,7 +90,9 @@ class Mamba2(Mixer):
             return "a state-space model cannot skip hidden positions, only padding on the right"
         if use.mask == "right" and use.decodes:
             return "a padded prompt would leave its padding in the state"
-        return super().unsupported(spec, use, **options)
+        backend, d_state = options.get("backend") or "auto", options.get("d_state") or 128
+        refusal = cls.fla.refusal(backend, device=use.device, dtype=use.dtype, d_k=d_state)
+        return super().unsupported(spec, use, **options) or refusal
 
     def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Mixer.forward`. Raises ValueError when key_mask hides more than padding on the right."""
@@ -128,11 +135,23 @@ class Mamba2(Mixer):
         pair = 2.0 * (self.n_groups * self.d_state + self.d_inner)
         states = 4.0 * T * self.d_state * self.d_inner
         projection = 2.0 * T * self.spec.d_model * (sum(self.widths) + self.d_inner)
-        return Flops(states + pair * seen, projection, states + pair * executed)
+        n_between = sum(self.widths) + self.d_inner  # z, x, B, C, dt and y
+        state_numbers = 2.0 * -(-T // self.chunk) * self.d_state * self.d_inner
+        return Flops(
+            states + pair * seen,
+            projection,
+            core_executed=states + pair * executed if self.ran == "torch" else None,
+            core_moved=T * n_between + state_numbers,
+            projection_moved=float(T * (n_between + 2 * self.spec.d_model)),
+        )
 
     def step_flops(self, T: int, S: int) -> Flops:
         """One token by the same formula."""
         return self.flops(1, 1)
+
+    def extra_record(self) -> dict[str, str]:
+        """The backend that the last call ran on."""
+        return {"backend": self.ran}
 
     def _nothing(self, x: Tensor) -> State:
         """The state before the first token; x (B, ., d_model) tells B and dtype."""
@@ -164,9 +183,20 @@ class Mamba2(Mixer):
     def _continue(self, u: Tensor, past: State) -> tuple[Tensor, State]:
         z, values, key, query, dt, seen = self._read(u, past)
         written, log_decay = values * dt[..., None], -dt * self._rates()[:, None]
-        y, state = matrix_recurrence(query, key, written, past["state"], chunk=self.chunk, log_decay=log_decay)
+        y, state = self._recurrence(query, key, written, log_decay, past["state"], z.dtype)
         y = torch.addcmul(y, values, self.D[:, None, None].to(y.dtype))
         return self._out(y, z), {"state": state, "seen": seen}
+
+    def _recurrence(
+        self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """y (B, H, T, d_head) and the last state, on the backend that serves a model of this dtype."""
+        self.ran = self.fla.chosen(self.backend, q, dtype) if q.shape[2] > 1 else "torch"
+        if self.ran == "torch":
+            return matrix_recurrence(q, k, v, state, chunk=self.chunk, log_decay=log_decay)
+        q, k = (x.repeat_interleave(self.spec.n_heads // self.n_groups, dim=1) for x in (q, k))
+        y, state = self.fla(*(x.to(dtype) for x in (q, k, v)), log_decay, state=state)
+        return y.to(v.dtype), state
 
     def _out(self, y: Tensor, z: Tensor) -> Tensor:
         """Gate, norm and map: y (B, H, T, d_head), z (B, T, d_inner) -> (B, T, d_model)."""

@@ -35,6 +35,7 @@ class TopK(Attention):
 
     claim = Claim(time="T d^2 + T^2 d", memory="T d + H T^2", sequential="1", path="1")
     equivariant = True
+    continuous = False
 
     def __init__(self, spec: Spec, *, k: Annotated[int, Ge(1)] = 32, **options: Any) -> None:
         super().__init__(spec, **options)

@@ -82,7 +82,7 @@ class _Run:
         while True:
             block = sums.view(-1, size, sums.shape[-1])
             first = block[:, :1]
-            if (first - block[:, -1:]).amax() <= LIMIT:
+            if size == 1 or (first - block[:, -1:]).amax() <= LIMIT:  # a NaN goes down to 1
                 yield _Pairs(size, everything, everything, self._exp(block - first), self._exp(first - block))
                 return
             half = size // 2
