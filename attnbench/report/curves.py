@@ -55,7 +55,7 @@ def curves(
             note=note,
             x_label=x_label,
             y_label=axis.label,
-            height=2.7 if n_labels <= 8 or n_facets > 9 else 3.6,
+            height=1.9 if n_facets > panels.MOST else 2.7 if n_labels <= 8 or n_facets > 9 else 3.6,
             others=handles,
         )
         marks = marks or dict(sorted(zip(data["x"], data["x_text"], strict=True)))

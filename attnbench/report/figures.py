@@ -32,6 +32,7 @@ from attnbench.report.looks import Look, looks
 from attnbench.report.roofline import roofline
 
 APART = " Series stand a little to the left and right of their place, so that none hides another."
+FAMILIES = " Each family has panels of its own; pale: all other variants. Legends list series as their lines end."
 AXES = {TIME: scales.TIME, MEMORY: scales.MEMORY, STATE: scales.STATE}
 
 
@@ -54,6 +55,7 @@ def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
     style = looks(zip(frame["label"], frame["variant"], strict=True))
     for measure in (TIME, MEMORY):
         for group in groups(asked(frame, measure)):
+            yield from _overview(group, measure, baseline)
             yield _costs(group, measure, style, baseline)
             if measure is TIME and group.settings.get("phase") == "decode":
                 yield _costs(group, STATE, style, baseline)
@@ -79,33 +81,50 @@ def _costs(group: Group, measure: Measure, style: Mapping[str, Look], baseline: 
     note = _note(group, measure)
     figure = curves.curves(_over_T(merged), style, axis, x_label="T", title=title, note=note, baseline=baseline)
     interval = "bars: its interval; " if measure.low else ""
-    caption = f"{title}: {axis.label} against T, one panel per d ({interval}both axes logarithmic)."
+    caption = f"{title}: {axis.label} against T, one panel per d ({interval}both axes logarithmic).{_families(merged)}"
     return Picture(words.file_name(measure.name, group.settings, group.differs), caption, figure)
+
+
+def _overview(group: Group, measure: Measure, baseline: str) -> Iterator[Picture]:
+    """All ratios to the baseline in one picture, where variants are many."""
+    plane = _compared(group, measure, baseline)
+    if plane is None or plane["label"].nunique() <= panels.MOST:
+        return
+    title = f"{words.title(measure.name, group.settings)}, relative to {baseline}"
+    figure = overview.ratio_rows(plane, measure.name, title=title, note=_note(group, measure))
+    caption = f"{title}: a row per variant, a column per T. {_colours(measure, baseline)}"
+    yield Picture(words.file_name(f"{measure.name}_overview", group.settings, group.differs), caption, figure)
 
 
 def _ratios(group: Group, measure: Measure, baseline: str) -> Iterator[Picture]:
     """The T × d plane against the baseline, where there is another variant and more than one point."""
-    plane = verdicts(points(group.frame, measure), baseline, resolution=measure.resolution)
-    if plane["ratio"].isna().all() or len(plane[["d_model", "T"]].drop_duplicates()) < 2:
+    plane, what = _compared(group, measure, baseline), measure.name
+    if plane is None:
         return
-    what = measure.name
     title = f"{words.title(what, group.settings)}, relative to {baseline}"
-    below, above = tables.SIDES[what]["below"], tables.SIDES[what]["above"]
-    marks = (
+    figure = planes.ratio_planes(plane, baseline, what, title=title, note=_note(group, measure))
+    caption = (
+        f"{title}. Dashed: the line T = d. Solid: where both are equal, interpolated between measured cells. "
+        f"{_colours(measure, baseline)}"
+    )
+    yield Picture(words.file_name(f"{what}_ratio", group.settings, group.differs), caption, figure)
+
+
+def _compared(group: Group, measure: Measure, baseline: str) -> DataFrame | None:
+    """The points beside those of the baseline; None where there is no other variant or no more than one point."""
+    plane = verdicts(points(group.frame, measure), baseline, resolution=measure.resolution)
+    too_few = plane["ratio"].isna().all() or len(plane[["d_model", "T"]].drop_duplicates()) < 2
+    return None if too_few else plane
+
+
+def _colours(measure: Measure, baseline: str) -> str:
+    """What colours and marks of ratios say."""
+    sides = tables.SIDES[measure.name]
+    return (
+        f"Blue: {sides['below']} than {baseline}, red: {sides['above']}. Hatched: no value. "
         f"{planes.SAME_MARK}: the same {tables.NEAR}; {planes.AMBIGUOUS_MARK}: ambiguous; "
         "a dot: one of these, where there is no room."
     )
-    if plane["label"].nunique() > panels.MOST:
-        told = f"{title}, all at a glance"
-        figure = overview.ratio_rows(plane, what, title=told, note=_note(group, measure))
-        caption = f"{told}: one column per T. Blue: {below} than {baseline}, red: {above}. Hatched: no value. {marks}"
-        yield Picture(words.file_name(f"{what}_overview", group.settings, group.differs), caption, figure)
-    figure = planes.ratio_planes(plane, baseline, what, title=title, note=_note(group, measure))
-    caption = (
-        f"{title}. Blue: {below} than {baseline}, red: {above}. Dashed: the line T = d. "
-        f"Solid: where both are equal, interpolated between measured cells. Hatched: no value. {marks}"
-    )
-    yield Picture(words.file_name(f"{what}_ratio", group.settings, group.differs), caption, figure)
 
 
 def _crossovers(
@@ -156,7 +175,7 @@ def _roofline(group: Group, style: Mapping[str, Look], baseline: str) -> Iterato
     )
     caption = (
         f"{title}: each line runs through the T of one variant. Under the flat part of the roof multiplying is the "
-        "limit, under its slope the memory; a point above the slope is served by a cache."
+        f"limit, under its slope the memory; a point above the slope is served by a cache.{_families(found.points)}"
     )
     yield Picture(words.file_name("time_roofline", group.settings, group.differs), caption, figure)
 
@@ -180,6 +199,7 @@ def _fitted(one: fits.Fitted, axis: scales.Axis, style: Mapping[str, Look], base
     caption = (
         f"{title}: points as measured, curves as fitted, one panel per d. Below: the share of each term of the fit at "
         "the largest T and d; blue grows like T, orange like T². Hatched: not resolvable at these sizes."
+        f"{_families(one.points)}"
     )
     return Picture(words.file_name(f"fits_{one.measure.name}", one.group.settings, one.group.differs), caption, figure)
 
@@ -202,10 +222,12 @@ def _accuracies(group: Group, style: Mapping[str, Look], baseline: str) -> Itera
         baseline=baseline,
     )
     name = words.file_name("accuracy", group.settings, group.differs)
-    yield Picture(name, f"{title}, against T, one panel per d.{APART}{seeds}", figure)
+    yield Picture(name, f"{title}, against T, one panel per d.{_families(merged)}{APART}{seeds}", figure)
     if len(merged[["d_model", "T"]].drop_duplicates()) > 1:
         floor = float(known.loc[known["label"] == "floor", "value"].min()) if "floor" in set(known["label"]) else 0.0
-        figure = planes.accuracy_planes(merged, floor, title=f"{title}, over T and d", note=note)
+        many = merged["label"].nunique() > panels.MOST
+        draw = overview.accuracy_rows if many else planes.accuracy_planes
+        figure = draw(merged, floor, title=f"{title}, over T and d", note=note)
         name = words.file_name("accuracy_plane", group.settings, group.differs)
         yield Picture(name, f"{title}, over T and d; the darker, the better.", figure)
     slices = _over_slices(group.frame)
@@ -225,7 +247,11 @@ def _accuracies(group: Group, style: Mapping[str, Look], baseline: str) -> Itera
             baseline=baseline,
         )
         name = words.file_name(f"accuracy_{unit}", group.settings, group.differs)
-        yield Picture(name, f"{by_unit}.{APART}{seeds}", figure)
+        yield Picture(name, f"{by_unit}.{_families(merged)}{APART}{seeds}", figure)
+
+
+def _families(data: DataFrame) -> str:
+    return FAMILIES if data["label"].nunique() > panels.MOST else ""
 
 
 def _note(group: Group, measure: Measure) -> str:

@@ -1,4 +1,4 @@
-"""All ratios at a glance: one row per variant, families together, one column per T, and one panel per d_model."""
+"""All values at a glance: one row per variant, families together, one column per T, and one panel per d_model."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pandas import DataFrame
 
 from attnbench.report import panels, planes, plots, scales
 from attnbench.report.looks import INK, PAPER
+from attnbench.report.scales import Colours
 
 ROW, LINE, HEAD = 0.2, 0.13, 0.22  # inches: the least height of a row, of each line of its name, and of a family's
 NAME, SMALL = 24, 0.068  # characters in a line of a name, and the width of one in inches
@@ -36,7 +37,15 @@ def ratio_rows(ratios: DataFrame, what: str, *, title: str, note: str = "") -> F
 
     ratios: of `attnbench.analyse.compare.verdicts`; those that are the same or ambiguous bear a mark.
     """
-    data, colours = planes.coloured(ratios, what)
+    return _drawn(*planes.coloured(ratios, what), title, f"{planes.MEANING}; {note}")
+
+
+def accuracy_rows(data: DataFrame, floor: float, *, title: str, note: str = "") -> Figure:
+    """A row for each label, coloured by accuracy from `floor` to 1. data: points of accuracy."""
+    return _drawn(*planes.scored(data, floor), title, note)
+
+
+def _drawn(data: DataFrame, colours: Colours, title: str, note: str) -> Figure:
     sizes, widths = np.unique(data["T"]), np.unique(data["d_model"])
     rows = _rows(list(dict.fromkeys(data["label"])))
     left = max(0.25 + SMALL * max(len(line) for row in rows if row.label for line in row.name.split("\n")), plots.LEFT)
@@ -45,7 +54,7 @@ def ratio_rows(ratios: DataFrame, what: str, *, title: str, note: str = "") -> F
         sheet = plots.Sheet(
             [f"d = {d}" for d in widths],
             title,
-            f"{planes.MEANING}; {note}",
+            note,
             [],
             height=rows[-1].y + rows[-1].height,
             x_label="T",
@@ -111,5 +120,5 @@ def _cells(axes: Axes, part: DataFrame, sizes: Any, row: Row, mappable: ScalarMa
         if width >= CELL:
             text = point.text if measured else scales.shortened(point.status.split()[0], int(width / 0.07))
             plots.write(axes, (x, y), text, colour, size=7.5 if measured else 6.5)
-        elif measured and point.verdict_corrected in planes.MARKED:
+        elif measured and getattr(point, "verdict_corrected", None) in planes.MARKED:
             axes.plot(x, y, ".", color=INK, markersize=2, zorder=5)

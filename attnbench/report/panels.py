@@ -77,7 +77,8 @@ def sheet(
     texts: dict[str, Any] = {"title": title, "note": note, "x_label": x_label, "y_label": y_label, "room": room}
     if data.groupby("facet")["label"].nunique().max() > MOST:
         return _by_family(data, looks, baseline, others, texts)
-    handles = [plots.handle(label, looks[label], data[data["label"] == label]) for label in labels]
+    named = labels if labels != facets or len(labels) <= MOST else ()  # else the titles of panels say it
+    handles = [plots.handle(label, looks[label], data[data["label"] == label]) for label in named]
     made = plots.Sheet(facets, handles=[*handles, *others], height=height, **texts)
     return made, [Panel(axes, facet, labels) for axes, facet in zip(made.panels, facets, strict=True)]
 

@@ -64,13 +64,16 @@ def coloured(ratios: DataFrame, what: str) -> tuple[DataFrame, Colours]:
 
 def accuracy_planes(data: DataFrame, floor: float, *, title: str, note: str = "") -> Figure:
     """The T × d plane of each label, coloured by accuracy from `floor` to 1. data: points of accuracy."""
+    with plots.styled():
+        return _planes(*scored(data, floor), [], title, note).figure
+
+
+def scored(data: DataFrame, floor: float) -> tuple[DataFrame, Colours]:
+    """Points of accuracy with the column text, and the scale that colours them."""
     data = data.assign(text=[f"{value:.2f}" for value in data["value"]])
     marks = {floor: f"{floor:.3g}"} | {at: f"{at:g}" for at in (0.25, 0.5, 0.75, 1.0) if at > floor + 0.05}
-    colours = Colours(
-        "GnBu", floor, 1.0, marks, f"accuracy, from {floor:.3g} (floor) to 1", bool((data["value"] < floor).any())
-    )
-    with plots.styled():
-        return _planes(data, colours, [], title, note).figure
+    below = bool((data["value"] < floor).any())
+    return data, Colours("GnBu", floor, 1.0, marks, f"accuracy, from {floor:.3g} (floor) to 1", below)
 
 
 def _planes(data: DataFrame, colours: Colours, handles: Sequence[Line2D], title: str, note: str) -> plots.Sheet:
