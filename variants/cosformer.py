@@ -32,7 +32,6 @@ class CosFormer(FeatureAttention):
     equivariant = False
     normalised = False  # weights sum to 1, or are all 0
     positional = True
-    normalised = False  # a query may share no ReLU feature with any key
 
     @property
     def n_features(self) -> int:
