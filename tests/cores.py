@@ -42,10 +42,10 @@ NO_CROSS = (
     "deltanet",
     "gated_deltanet",
 )
-BIDIRECTIONAL_ONLY = ("fnet", "linformer", "nystrom")
+BIDIRECTIONAL_ONLY = ("fnet", "linformer", "nystrom", "bigbird")
 ONE_WAY = ("retnet", "gla", "rwkv", "mamba2", "mamba", "deltanet", "gated_deltanet")
 NO_GAPS = (*RECURRENT, *ONE_WAY, "mingru", "minlstm", "lru")  # no key mask but padding on the right
-NO_STEPS = (*BIDIRECTIONAL_ONLY, "hyena")
+NO_STEPS = (*BIDIRECTIONAL_ONLY, "hyena", "flex")
 NO_MASK = ("fnet",)
 ELEMENTWISE = ("s4d",)  # steps without matrix products, which torch's counter does not see
 

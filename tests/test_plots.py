@@ -16,9 +16,9 @@ from matplotlib.colors import to_hex
 
 from attnbench.analyse.compare import verdicts
 from attnbench.analyse.points import TIME, points
-from attnbench.report import plots, scales
+from attnbench.report import planes, plots, scales
 from attnbench.report.figures import pictures
-from attnbench.report.looks import BUILT_IN, FAMILIES, looks
+from attnbench.report.looks import BUILT_IN, looks
 
 NAN = float("nan")
 LONG_NAMES = ["x" * 60, "a_plugin_with_a_name_that_goes_on_" + "y" * 26]
@@ -78,41 +78,6 @@ def test_a_built_in_has_the_same_look_in_every_run():
 def test_options_of_one_variant_share_its_colour():
     found = looks([("window[window=16]", "window"), ("window[window=64]", "window"), ("fused", "fused")])
     assert found["window[window=16]"].colour == found["window[window=64]"].colour != found["fused"].colour
-
-
-def test_a_crowded_figure_names_every_line_beside_a_panel_of_its_family():
-    labels = ["fused", *BUILT_IN[4:20], "mine"]
-    figure = drawn(costs(labels, sizes=[64, 128], widths=[8, 16]))
-    panels = {axes.get_title(loc="left"): axes for axes in figure.axes}
-    beside = [text.get_text() for axes in panels.values() for text in axes.texts]
-    assert sorted(beside) == sorted(2 * labels)
-    assert {text.get_text() for text in panels["others, d = 16"].texts} == {"mine"}
-    recurrent = panels["recurrent, d = 8"]
-    shown = [line for line in recurrent.lines if line.get_marker() not in ("None", None, "")]
-    assert len(shown) == len(recurrent.texts)
-    assert len(recurrent.lines) == len(labels)  # the others in grey
-
-
-def test_a_family_too_large_for_one_panel_has_several():
-    figure = drawn(costs([f"plugin_{i:02}" for i in range(20)] + ["fused"], sizes=[64, 128], widths=[8]))
-    assert [len(axes.texts) for axes in figure.axes] == [1, 9, 9, 2]
-
-
-@given(st.lists(st.floats(-0.5, 1.5), max_size=9))
-def test_names_are_spread_inside_the_panel_in_the_order_of_their_values(values):
-    found = list(scales.spread({str(i): value for i, value in enumerate(sorted(values))}, 0.08).values())
-    assert all(after - before >= 0.08 - 1e-9 for before, after in pairwise(found))
-    assert all(-1e-9 <= place <= 1.0 for place in found)
-
-
-def test_names_with_room_stay_where_their_values_are():
-    assert scales.spread({"a": 0.9, "b": 0.2}, 0.1) == {"b": 0.2, "a": 0.9}
-
-
-def test_every_built_in_belongs_to_one_family():
-    members = [name for names in FAMILIES.values() for name in names]
-    assert len(members) == len(set(members))
-    assert set(BUILT_IN) <= set(members)
 
 
 def test_a_variant_that_is_missing_from_one_figure_changes_no_look_in_it():
@@ -205,7 +170,7 @@ def plane(ratio, T=(64, 128, 256, 512), d=(32, 64, 128)):
     rows = [timed("base", t, width, 1.0) for t in T for width in d]
     rows += [timed("x", t, width, ratio(t, width)) for t in T for width in d]
     found = verdicts(points(frame(rows), TIME), "base")
-    return plots.ratio_planes(found, "base", "time", title="t").axes[0]
+    return planes.ratio_planes(found, "base", "time", title="t").axes[0]
 
 
 def contour(axes):

@@ -108,19 +108,6 @@ def dodge(sizes: Sequence[float], n: int) -> list[float]:
     return [float(factor) for factor in 2 ** np.linspace(-span, span, n)]
 
 
-def spread(places: Mapping[str, float], step: float) -> dict[str, float]:
-    """Places in 0 to 1 by name, moved as little as may be until they lie `step` apart or more; those above 1 first."""
-    names = sorted(places, key=lambda name: places[name])
-    found = [min(max(places[name], 0.0), 1.0) for name in names]
-    for i in range(1, len(found)):
-        found[i] = max(found[i], found[i - 1] + step)
-    top = 1.0
-    for i in reversed(range(len(found))):
-        found[i] = min(found[i], top)
-        top = found[i] - step
-    return dict(zip(names, found, strict=True))
-
-
 def legend(labels: Sequence[str], width: float) -> tuple[int, float]:
     """As many columns as fit `width`, and the height that a legend of these labels then needs, both in inches."""
     for n_columns in range(len(labels), 0, -1):
