@@ -25,7 +25,8 @@ n alone decides.
 Departures: the authors' code falls back to full attention at short T, where here the definition stays what it is; with
 a key_mask a sequence ends at its last real key and has the blocks of its own length, so that padding changes nothing,
 where theirs takes the padded length; queries behind that end give 0, as one does that sees no key; no dropout;
-projections have no bias.
+projections have no bias. The implementation in transformers draws its blocks in training alone: in eval mode it has
+no random ones, and counts the first block once more for each.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ How it runs: F and M by fused attention, the convolution by matrix products of b
 Departures: projections have no bias. Segments are of unequal length where m does not divide T: the first T mod m of
 them hold one position more, and nothing is padded or shifted. A sequence shorter than m has one landmark per position.
 Segments are cut from the keys that a mask leaves, so that padding changes nothing. Norms of A are those of each head,
-so that no row of a batch knows another. Six iterations, as in the paper: more come closer to the pseudo-inverse and
-farther from softmax attention, when m < T. The filter is as in the authors' code of 33 taps (65 in a later one).
-Weights sum to 1 only as far as Z is an inverse. Landmarks are means of the future too: there is no causal role; nor a
-cross role.
+so that no row of a batch knows another (packages nystrom-attention and transformers: of all rows and heads at once).
+Six iterations, as in the paper: more come closer to the pseudo-inverse and farther from softmax attention, when m < T.
+The filter is as in the authors' code of 33 taps (65 in a later one). Weights sum to 1 only as far as Z is an inverse.
+Landmarks are means of the future too: there is no causal role; nor a cross role.
 """
 
 from __future__ import annotations

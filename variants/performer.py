@@ -15,9 +15,9 @@ keys come, the sums shrink by as much, and no key is scaled by one behind it. Th
 scale's growth (`matrix_recurrence`), and what it reads is divided by its own sum, in which the scale cancels. Queries
 are scaled by their own largest exponent; |q'|^2 and a factor m^(-1/2) cancel, and are left out.
 
-Departures: no epsilon beside the exponentials (authors' code: 1e-6), since it would not cancel with the scale; a query
-whose every weight underflows gives 0. All heads of a layer share W, which is drawn from `seed` and the layer, kept in
-state_dict, and drawn anew only in training, every `redraw_every` passes, if at all.
+Departures: no epsilon beside the exponentials (authors' code: 1e-6, package performer-pytorch: 1e-4), since it would
+not cancel with the scale; a query whose every weight underflows gives 0. All heads of a layer share W, which is drawn
+from `seed` and the layer, kept in state_dict, and drawn anew only in training, every `redraw_every` passes, if at all.
 """
 
 from __future__ import annotations

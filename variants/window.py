@@ -15,7 +15,7 @@ global tokens each block is shown these too, copied for each; bidirectional, the
 
 Departures: global tokens are the first ones, with the queries, keys and values of all others, where Longformer names
 them by task and gives them projections of their own; no dilation, no dropout; projections have no bias; a query that
-sees no key gives 0.
+sees no key gives 0. The package local-attention counts the keys before a token alone: its window is one shorter.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class Sized:
             slow.note(phase, self.T, first.wall_s)
             if first.wall_s > SLOWEST_S:
                 return None, f"theirs takes {first.wall_s:.0f} s a call"
-            return against(ours, theirs, allowed_s - first.wall_s), ""
+            return against(ours, theirs, allowed_s - first.wall_s, first), ""
 
 
 def _call(phase: str, call: Callable, inputs: list, parameters: list) -> Callable[[], object]:

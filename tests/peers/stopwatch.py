@@ -42,6 +42,9 @@ class Ratio:
     n_rounds: int
 
 
+Round = tuple[list[Sample], list[Sample]]  # of ours and of theirs
+
+
 @contextmanager
 def alone(n_threads: int) -> Iterator[None]:
     """This many threads, and no collection of garbage while it lasts."""
@@ -75,25 +78,24 @@ def against(
 
 
 def taken(
-    ours: Callable[[], object], theirs: Callable[[], object], allowed_s: float, most: int = MOST_ROUNDS
-) -> list[tuple[list[Sample], list[Sample]]]:
-    """The samples of each round. The first calls, which warm both up, are thrown away unless they leave no time."""
-    calls, first = (ours, theirs), (sample(ours), sample(theirs))
-    repeats = [max(1, math.ceil(SAMPLE_S / one.wall_s)) for one in first]
-    round_s = 2 * sum(one.wall_s * n for one, n in zip(first, repeats, strict=True))
-    n_rounds = max(1, min(most, int((allowed_s - round_s / 2) / round_s)))
-    if round_s > 2 * allowed_s:  # a warm call each is all that there is time for
-        return [tuple([sample(call)] for call in calls)]
+    ours: Callable[[], object], theirs: Callable[[], object], allowed_s: float, first: Sample | None = None
+) -> list[Round]:
+    """The samples of each round. First calls warm up, and count where there is time for nothing else."""
+    calls, warm = (ours, theirs), (sample(ours), first or sample(theirs))
+    repeats = [max(1, math.ceil(SAMPLE_S / one.wall_s)) for one in warm]
+    round_s = 2 * sum(one.wall_s * n for one, n in zip(warm, repeats, strict=True))
+    if round_s > 2 * allowed_s:
+        return [([sample(ours)], [warm[1]])]
     rounds = []
-    for _ in range(n_rounds):
-        found: tuple[list[Sample], list[Sample]] = ([], [])
+    for _ in range(max(1, min(MOST_ROUNDS, int(allowed_s / round_s)))):
+        found: Round = ([], [])
         for which in (0, 1, 1, 0):
             found[which].append(sample(calls[which], repeats[which]))
         rounds.append(found)
     return rounds
 
 
-def ratio(rounds: list[tuple[list[Sample], list[Sample]]]) -> Ratio:
+def ratio(rounds: list[Round]) -> Ratio:
     """What rounds of samples come to."""
     ratios = [min(one.cpu_s for one in ours) / min(one.cpu_s for one in theirs) for ours, theirs in rounds]
     visits = [[one] for one in ratios]

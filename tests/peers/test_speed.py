@@ -62,6 +62,14 @@ def test_calls_are_told_apart_by_their_cpu_time():
     assert row.verdict == "missed"
 
 
+def test_a_slow_call_is_not_made_again():
+    calls = []
+    first = Sample(30.0, 30.0)
+    (found,) = stopwatch.taken(lambda: calls.append("ours"), lambda: calls.append("theirs"), 1.0, first)
+    assert found[1] == [first]
+    assert set(calls) == {"ours"}
+
+
 def test_threads_and_the_collector_are_left_as_they_were():
     before = torch.get_num_threads()
     with stopwatch.alone(2):
