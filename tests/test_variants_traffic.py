@@ -22,6 +22,7 @@ IN_RUNS = (
     "deltanet",
     "gated_deltanet",
 )  # a run of chunks stays in a cache, and the counter sees each of its passes
+WIDE = ("performer", "cosformer", "hedgehog", "based")  # the same of features up to 16 times as wide as keys
 
 
 def moved(mixer, T, S, *, level="layer", phase="forward", B=1, param_bytes=0, **sizes):
@@ -80,7 +81,8 @@ def test_a_layer_never_moves_less_than_its_formula_nor_far_more(name, phase, rol
     if reason := BUILT_IN[name].unsupported(Spec(32, 2, 300, role), Use(256, 256, phase=phase)):
         pytest.skip(reason)
     known, counted = in_force(name, phase=phase, role=role)
-    assert known <= counted <= (20 if name in (*RECURRENT, *IN_RUNS) else 8) * known  # each step reads weights again
+    bound = 60 if name in WIDE else 20 if name in (*RECURRENT, *IN_RUNS) else 8  # each step reads weights again
+    assert known <= counted <= bound * known
 
 
 @pytest.mark.parametrize("name", [name for name in ON_CPU if name not in (*IN_ONE_CALL, *NO_STEPS)])
