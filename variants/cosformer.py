@@ -31,7 +31,6 @@ class CosFormer(FeatureAttention):
 
     equivariant = False
     positional = True
-    normalised = False  # a query may share no ReLU feature with any key
 
     @property
     def n_features(self) -> int:
