@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test lint bench calibration clean
+.PHONY: quickstart test lint bench peers calibration clean
 
 quickstart: $(VENV)/.run  ## run the main job and write its report (minutes; goes on where it was interrupted)
 	$(BIN)/attnbench run experiments/quickstart.toml --out results/my_quickstart --resume
@@ -21,6 +21,10 @@ lint: $(VENV)/.test
 bench: $(VENV)/.test  ## speed: ratios, and every variant side by side; run it while nothing else runs
 	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only --benchmark-sort=min \
 		--benchmark-columns=min,median,iqr,rounds -s -rs
+
+peers: $(VENV)/.peers  ## the same weights through public packages, then speed against them (12 minutes); likewise
+	$(BIN)/pytest tests/peers -rs
+	$(BIN)/python tests/peers $(PEERS)
 
 calibration: $(VENV)/.run  ## what the instrument itself is worth (a quarter of an hour); run it while nothing else runs
 	$(BIN)/python -m attnbench.calibration -o docs/calibration.md
@@ -38,4 +42,8 @@ $(VENV)/.run: $(BIN)/pip pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/.run
 	$(PIP) -e ".[test,dev]"
+	touch $@
+
+$(VENV)/.peers: $(VENV)/.test
+	$(PIP) -e ".[test,dev,peers]"
 	touch $@

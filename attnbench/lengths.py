@@ -27,7 +27,7 @@ from attnbench.subject import (
 
 GROWING = (256, 1024, 2048, 4096, 16384)
 SQUARE_MAX_T = 2048  # of variants that claim T^2, or nothing
-ROUNDING = 1e-5  # of float32 against float64, root mean square of errors by that of outputs, at any length
+ROUNDING = 1e-5  # of float32 against float64: the error of 9 of 10 positions by a typical output, at any length
 LONG_T = 65537
 STALL_T = 512  # tokens of each of two kinds; in bfloat16 a sum of equal parts stops at 256 of them
 STALLED = 0.05  # of the largest output
@@ -50,8 +50,8 @@ def error_growth(subject: Subject) -> None:
         inputs = single.inputs(1, T)
         with torch.no_grad(), single.at(inputs):
             expected = run(slow, inputs.map(Tensor.double))
-            error = (run(fast, inputs).double() - expected).square().mean().sqrt()
-            share = (error / expected.square().mean().sqrt()).item()
+            errors = (run(fast, inputs).double() - expected).norm(dim=-1)  # (1, T); who chooses keys may choose another
+            share = (errors.quantile(0.9) / expected.square().sum(-1).mean().sqrt()).item()
             if not share <= ROUNDING:
                 raise BrokenError(f"float32 is off from float64 by {share:.2g} of the outputs, bound {ROUNDING:g}")
 

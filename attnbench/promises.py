@@ -188,13 +188,12 @@ def weights_sum_to_one(subject: Subject) -> None:
         with torch.no_grad(), subject.at(inputs):
             q, k, v, *extra = mixer.project(inputs.x, inputs.keys)
             if subject.role == "causal" and T == 1:
-                own = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)  # heads may share values in groups
+                own = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)  # values may have fewer heads
                 subject.same(mixer.attend(q, k, v, *extra), own, "one token alone is not its own value", SLACK)
             constant = torch.full_like(v, CONSTANT)
-            expected = constant[:, :1, :1].expand(-1, q.shape[1], T, -1)
-            subject.same(
-                mixer.attend(q, k, constant, *extra), expected, f"values are all {CONSTANT}, outputs not", SLACK
-            )
+            expected = v.new_full((*q.shape[:3], v.shape[3]), CONSTANT)
+            y = mixer.attend(q, k, constant, *extra)
+            subject.same(y, expected, f"values are all {CONSTANT}, outputs not", SLACK)
             if T > 1 and subject.reason(T, mask="any") is None:
                 _check_visible_constant(subject, mixer, (q, k, constant, *extra))
 

@@ -277,6 +277,9 @@ FORMULAS = {  # of a causal layer, forward, 4 heads; the triangle of T (T + 1) /
     "deltanet": {"T d²": 8 + 6 / HEADS, "T d": 5 * 32 - 1 + 2 * HEADS},  # chunks of 32
     "gated_deltanet": {"T d²": 10 + 6 / HEADS, "T d": 5 * 32 - 1 + 4 * HEADS},
     "linformer": {"T d²": 8, "T d": 8 * 256},  # of rank 256
+    "performer": {"T d²": 8, "T d": 8 * 256 + 65, "T": HEADS * (4 * 256 + 65 * 257)},  # 256 features
+    "cosformer": {"T d²": 8 + 8 / HEADS, "T d": 8 + 3 * 65, "T": 65 * HEADS},
+    "hedgehog": {"T d²": 8 + 12 / HEADS, "T d": 8 + 3 * 65, "T": 65 * HEADS},  # with its maps
 }
 # The corner that a window, a stride or a filter cuts off is a negative cost, which no sum of these terms holds.
 NEARLY = {
@@ -288,12 +291,15 @@ NEARLY = {
     "bigbird": ({"block": 2}, {"T d²": 8, "T d": 4 * (7 + 2) * 2}),  # 7 blocks a row; two rows see all
     "topk": ({}, {"T d²": 8, "T² d": 1}),
 }
+LONG = {  # below 322 positions all pairs are cheaper, and taken
+    "based": {"T d²": 4, "T d": 4 * 16 * HEADS + 4 * 161 + 65, "T": HEADS * (4 * 161 + 65 * 17)},
+}
 LOGARITHMIC = {"s4d": 4, "hyena": 8, "fnet": 0}  # T d²; a logarithm of T is no term: others stand for it, nearly
 
 
-def operations(name, phase="forward", **options):
+def operations(name, phase="forward", T=(256, 512, 1024, 2048, 4096), **options):
     """The fit of a layer's operations over the whole grid, of which nothing is computed."""
-    T, d, H = grid(T=(256, 512, 1024, 2048, 4096))
+    T, d, H = grid(T=T)
     role = "bidirectional" if name in BIDIRECTIONAL_ONLY else "causal"
     values = []
     for T_one, d_one in zip(T.astype(int).tolist(), d.astype(int).tolist(), strict=True):
@@ -304,7 +310,7 @@ def operations(name, phase="forward", **options):
 
 
 def test_every_built_in_variant_has_its_operations_checked():
-    assert {*FORMULAS, *NEARLY, *LOGARITHMIC} == set(BUILT_IN)
+    assert {*FORMULAS, *NEARLY, *LOGARITHMIC, *LONG} == set(BUILT_IN)
 
 
 @pytest.mark.parametrize(("phase", "passes"), [("forward", 1), ("forward_backward", 3)])
@@ -326,6 +332,12 @@ def test_a_cut_corner_moves_the_other_terms_by_little(name):
     found = operations(name, **options)
     assert {term: coefficients(found)[term] for term in expected} == pytest.approx(expected, rel=0.05, abs=1e-3)
     assert found.noise < 0.01
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_where_only_one_of_two_forms_is_taken_the_terms_come_back_exactly(name):
+    found = coefficients(operations(name, T=(512, 1024, 2048, 4096, 8192)))
+    assert found == pytest.approx(dict.fromkeys(TERMS, 0.0) | LONG[name], rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", LOGARITHMIC)

@@ -100,7 +100,8 @@ ONLY = {  # of ours, these import nothing but
     "attnbench.positions": ("attnbench.mixer", "attnbench.settings"),
     "attnbench.transformer": ("attnbench.mixer", "attnbench.kernels", "attnbench.positions", "attnbench.settings"),
 }
-DRAWS = ("attnbench.report.plots", "attnbench.report.fit_plot")  # these alone import matplotlib
+# These alone import matplotlib.
+DRAWS = tuple(f"attnbench.report.{name}" for name in ("plots", "curves", "fit_plot", "overview", "panels", "planes"))
 NEVER = {  # these import none of
     "attnbench.sweep": ("cells", "records", "analyse", "report", "execute", "train", "transformer", "measure"),
     "attnbench.cells": ("records", "analyse", "report", "execute", "train", "transformer", "measure"),

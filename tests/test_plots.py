@@ -16,7 +16,7 @@ from matplotlib.colors import to_hex
 
 from attnbench.analyse.compare import verdicts
 from attnbench.analyse.points import TIME, points
-from attnbench.report import plots, scales
+from attnbench.report import planes, plots, scales
 from attnbench.report.figures import pictures
 from attnbench.report.looks import BUILT_IN, looks
 
@@ -170,7 +170,7 @@ def plane(ratio, T=(64, 128, 256, 512), d=(32, 64, 128)):
     rows = [timed("base", t, width, 1.0) for t in T for width in d]
     rows += [timed("x", t, width, ratio(t, width)) for t in T for width in d]
     found = verdicts(points(frame(rows), TIME), "base")
-    return plots.ratio_planes(found, "base", "time", title="t").axes[0]
+    return planes.ratio_planes(found, "base", "time", title="t").axes[0]
 
 
 def contour(axes):

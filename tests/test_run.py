@@ -21,6 +21,7 @@ from attnbench.execute import runner, scratch
 from attnbench.execute.listener import Listener
 from attnbench.records import read_records
 from attnbench.registry import variant_name
+from attnbench.report import chosen, of_runs
 from attnbench.visits import counted
 
 TWO_BY_TWO = '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 12]\nmeasure = ["time", "memory"]\n'
@@ -630,3 +631,20 @@ def test_a_cell_with_fewer_visits_than_were_asked_for_is_pending(tmp_path):
 def test_arguments_that_do_not_go_together_are_refused_from_python_too(tmp_path, arguments, message):
     with pytest.raises(RequestError, match=message):
         attnbench.run(write_sweep(tmp_path, TWO_BY_TWO), **arguments)
+
+
+def test_a_broken_promise_hides_numbers_in_tables_and_report_and_shows_why(tmp_path):
+    head = f'plugins = ["{PLUGINS / "leaks_future.py"}"]'
+    grid = '[[grid]]\nvariant = ["block_mean", "full"]\nT = [8, 24]\nrole = ["causal", "bidirectional"]\n'
+    made = attnbench.run(write_sweep(tmp_path, grid, head), out=tmp_path / "run")
+    frame = made.frame[made.frame["variant"] == "block_mean"]
+    hidden = frame["status"] == "nonconformant"
+    assert set(frame[hidden]["role"]) >= {"causal"}
+    assert frame[hidden][["time_s", "peak_bytes", "flops"]].isna().all(axis=None)
+    table = chosen.table(made.frame, rows="variant", columns="T", value="time_s", where='role == "causal"')
+    (row,) = (row for row in table.rows if row[0] == "block_mean")
+    assert set(row[1:]) == {"nonconformant"}
+    page, _ = of_runs([made.path])
+    text = page.read_text(encoding="utf-8")
+    assert "nonconformant" in text
+    assert "outputs before t = " in text

@@ -32,7 +32,7 @@ from cores import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import attnbench.kernels.feature_attention
+from attnbench.kernels import chunks
 from attnbench.mixer import Mixer, Spec, Use
 from attnbench.transformer import LanguageModel
 
@@ -106,7 +106,7 @@ def test_any_window_at_any_length(T, window, causal, masked):
 @given(T=st.integers(1, 200), chunk=st.integers(1, 220), cached=st.integers(1, 3000))
 def test_linear_does_not_depend_on_what_it_works_on_at_a_time(T, chunk, cached):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attnbench.kernels.feature_attention, "CACHED_NUMBERS", cached)
+        patch.setattr(chunks, "CACHED_NUMBERS", cached)
         check_core("linear", {"chunk": chunk}, "causal", T, T)
 
 

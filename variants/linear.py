@@ -1,149 +1,191 @@
 """Linear attention. Katharopoulos et al. 2020, arXiv 2006.16236 ("Transformers are RNNs"), section 3.
 
-    y_i = phi(q_i) S_i / (phi(q_i) z_i + eps),  S_i = sum_j phi(k_j)^T v_j,  z_i = sum_j phi(k_j)
+    y_i = phi(q_i) S_i / (phi(q_i) z_i + eps),  S_i = sum_j phi(k_j)^T v_j,  z_i = sum_j phi(k_j),  phi(x) = elu(x) + 1
     j runs over all keys, or causally over j <= i: then S_i = S_{i-1} + phi(k_i)^T v_i, a network with a state
 
-    phi       features   elu(x) + 1, as in the paper; or relu(x), or x itself; d_k of them
-    S, z      sums       state (d_k, d_v + 1) per head; z is the last column, since v carries a column of ones
-    eps       EPS        1e-6, as in the authors' code
+    phi       phi        elu(x) + 1, relu(x) or x itself, d_k of them
+    S, z      sums       (d_k, d_v + 1) per head; z is the last column, since v carries a column of ones
+    eps       eps        1e-6, as in the authors' code
     q, k, v   q, k, v    queries, keys and values of one head
 
-How it runs: causally in chunks by matrix products (`causal_features`), some chunks at a time so that what lies between
-the products stays in a core's cache.
+How it runs: causally in chunks by matrix products (`matrix_recurrence`), some chunks at a time so that what lies
+between the products stays in a core's cache.
 
 Departures: projections have no bias; features and sums are float32 for half-precision inputs, since a sum over T
-overflows float16 and stalls in bfloat16; a query that sees no key, or none that shares a feature of relu, gives 0.
-norm = "rms" is the other way to a bounded output (Qin et al. 2022, arXiv 2210.10340): nothing is divided, and an RMS
-norm without weights follows in each head. `conv` puts a short causal convolution behind W_q, W_k and W_v; hidden
-positions are 0 to it.
+overflows float16 and stalls in bfloat16; a query that sees no key gives 0. Options that are not the paper's:
+`norm = "rms"` divides each head's output by its root mean square and not by the sum of weights (Qin et al. 2022,
+arXiv 2210.10340), which features of either sign (`identity`) need; `conv` puts a short convolution and SiLU behind
+W_q, W_k and W_v (its products are not counted). On CUDA the package fla reads causal sequences where `backend` lets it,
+with features in the dtype of the model; the record says which ran last.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.kernels import FeatureAttention, ShortConvolution, in_float32, short_convolution, visible_keys
-from attnbench.mixer import Spec, State, Use, check_count, check_name
+from attnbench.kernels import Backend, FeatureAttention, FlaKernel, ShortConvolution, short_convolution
+from attnbench.mixer import Flops, Spec, State, Use, check_count, check_name
 
-EPS = 1e-6
-Features = Literal["elu", "relu", "identity"]
-Norm = Literal["sum", "rms"]
-MAY_CANCEL = 'weights of features = "identity" may sum to 0: norm must be "rms", got "sum"'
+RMS_EPS = 1e-3  # a smaller one lets gradients at 0 leave float16
+FEATURES = ("elu", "relu", "identity")
+NORMS = ("sum", "rms")
 
 
 class Linear(FeatureAttention):
     """Attention with the kernel phi(q) phi(k)^T in the place of exp(q k^T)."""
 
+    eps = 1e-6
+    fla: ClassVar[FlaKernel] = FlaKernel("simple_gla.chunk_simple_gla")
+
     def __init__(
         self,
         spec: Spec,
         *,
-        features: Features = "elu",
-        norm: Norm = "sum",
+        features: Literal["elu", "relu", "identity"] = "elu",
+        norm: Literal["sum", "rms"] = "sum",
         conv: Annotated[int, Ge(0)] = 0,
+        backend: Backend = "auto",
         **options: Any,
     ) -> None:
         super().__init__(spec, **options)
-        check_name("features", features, get_args(Features))
-        check_name("norm", norm, get_args(Norm))
+        check_name("features", features, FEATURES)
+        check_name("norm", norm, NORMS)
+        check_name("backend", backend, get_args(Backend))
         check_count("conv", conv, at_least=0)
-        if reason := _misfit(features, norm):
+        if reason := _misfit(spec, features, norm, conv, backend):
             raise ValueError(reason)
-        self.kind, self.norm, self.conv = features, norm, conv
-        self.eps = EPS if norm == "sum" else None
-        self.normalised = norm == "sum" and features == "elu"  # of relu, a query may share no feature with any key
+        self.kind, self.conv, self.backend, self.ran = features, conv, backend, "torch"
+        self.divided = norm == "sum"
+        self.normalised = self.divided and features == "elu"  # of relu, a query may share no feature with any key
         self.equivariant = conv == 0
-        self.n_features = self.d_k
         maps = {"q": self.W_q, "k": self.W_k, "v": self.W_v} if conv else {}
         self.convolutions = nn.ModuleDict({name: ShortConvolution(m.out_features, conv) for name, m in maps.items()})
 
     @classmethod
-    def unsupported(
-        cls, spec: Spec, use: Use, *, features: Features = "elu", norm: Norm = "sum", **options: Any
-    ) -> str | None:
-        """Adds: features that may be negative are not divided by their sum."""
-        return super().unsupported(spec, use, **options) or _misfit(features, norm)
+    def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
+        """Adds: options that do not go together; with a convolution, no padding but on the right of whole sequences;
+        fla only where it has a kernel."""
+        conv, backend = options.get("conv", 0), options.get("backend", "auto")
+        if reason := _misfit(spec, options.get("features", "elu"), options.get("norm", "sum"), conv, backend):
+            return reason
+        if conv and use.mask == "any":
+            return "a convolution mixes hidden positions into their neighbours, padding on the right excepted"
+        if conv and use.mask == "right" and use.decodes:
+            return "a padded prompt would leave its padding in the convolution's state"
+        refusal = cls.fla.refusal(backend, device=use.device, dtype=use.dtype, d_k=options.get("d_k") or spec.d_head)
+        return super().unsupported(spec, use, **options) or refusal
 
-    def features(self, x: Tensor, start: int) -> Tensor:
-        """phi(x), wherever x stands."""
-        x = in_float32(x)
-        return x if self.kind == "identity" else x.relu() if self.kind == "relu" else F.elu(x).add_(1.0)
+    def phi(self, x: Tensor, which: str, start: int) -> Tensor:
+        """The same for queries and keys, at any position."""
+        if self.kind == "elu":
+            return F.elu(x).add_(1.0)
+        return F.relu(x) if self.kind == "relu" else x
+
+    def slow_weights(self, q: Tensor, k: Tensor, start: int) -> Tensor:
+        """phi(q_i) phi(k_j), phi written out."""
+        if self.kind == "elu":
+            q, k = (torch.where(x > 0, x + 1, x.clamp(max=0).exp()) for x in (q, k))
+        if self.kind == "relu":
+            q, k = (x.clamp(min=0) for x in (q, k))
+        return torch.einsum("bhid,bhjd->bhij", q, k)
 
     def finish(self, y: Tensor) -> Tensor:
-        """The norm of each head, where nothing was divided."""
-        return y if self.norm == "sum" else F.rms_norm(y, y.shape[-1:], eps=EPS)
+        """By the root mean square of a head's channels."""
+        return F.rms_norm(y, (self.d_v,), eps=RMS_EPS)
 
-    def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """Weights phi(q_i) phi(k_j) over the keys that each query sees, by their sum or under a norm."""
-        if self.kind != "identity":
-            q, k = (
-                x.relu() if self.kind == "relu" else torch.where(x > 0, x + 1, x.clamp(max=0).exp()) for x in (q, k)
-            )
-        weights = torch.einsum("bhid,bhjd->bhij", q, k)
-        seen = visible_keys(*weights.shape[2:], causal=self.spec.role == "causal", key_mask=key_mask, device=q.device)
-        weights = weights if seen is None else weights.where(seen, 0.0)
-        if self.norm == "sum":
-            weights = weights / (weights.sum(-1, keepdim=True) + EPS)
-        y = torch.einsum("bhij,bhjd->bhid", weights, v)
-        return y if self.norm == "sum" else y * (y.square().mean(-1, keepdim=True) + EPS).rsqrt()
+    def project(self, x: Tensor, context: Tensor) -> tuple[Tensor, ...]:
+        """Shapes as in `Attention.project`; with a convolution, x and context are the same."""
+        return self._behind(x, {})[0] if self.conv else super().project(x, context)
 
-    def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
-        """Shapes as in `Mixer.forward`."""
-        x, context = self._seen(x, context, key_mask)
-        return super().forward(x, context=context, key_mask=key_mask)
-
-    def slow_forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
-        """Project, attend slowly, merge."""
-        x, context = self._seen(x, context, key_mask)
-        return super().slow_forward(x, context=context, key_mask=key_mask)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Shapes as in `Attention.attend`."""
+        if self.conv and key_mask is not None and (key_mask[:, 1:] & ~key_mask[:, :-1]).any():
+            raise ValueError("a convolution takes no key_mask that hides more than padding on the right")
+        return super().attend(q, k, v, *extra, key_mask=key_mask)
 
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        """Mix the prompt and keep the sums over its keys; with `conv`, also the last inputs of the convolutions."""
-        x, context = self._seen(x, context, key_mask)
-        return super().prefill(x, context=context, key_mask=key_mask)
-
-    def project(self, x: Tensor, context: Tensor) -> tuple[Tensor, ...]:
-        """Shapes as in `Attention.project`."""
-        return self.project_prompt(x, context)[0]
-
-    def project_prompt(self, x: Tensor, context: Tensor) -> tuple[tuple[Tensor, ...], State]:
-        """Also the last inputs of each convolution (B, conv - 1, width)."""
-        return self._convolved(x, context, {}) if self.conv else (super().project(x, context), {})
-
-    def project_token(self, x: Tensor, state: State) -> tuple[tuple[Tensor, ...], State]:
-        """One more position of the convolutions; those of a context stay where they are."""
+        """The sums over the prompt's keys and, with a convolution, its last inputs: then it takes no key_mask."""
         if not self.conv:
-            return super().project_token(x, state)
-        return self._convolved(x, x[:, :0] if self.spec.role == "cross" else x, state)
-
-    def _convolved(self, x: Tensor, context: Tensor, state: State) -> tuple[tuple[Tensor, ...], State]:
-        """q, k and v behind what the state holds, 0 if nothing, and the state after them."""
-        heads, after = [], {}
-        for name, mapped in (("q", self.W_q(x)), ("k", self.W_k(context)), ("v", self.W_v(context))):
-            weight, T = self.convolutions[name].get_parameter("weight"), mapped.shape[1]
-            before = state.get(name, mapped.new_zeros(len(mapped), self.conv - 1, len(weight)))
-            after[name] = torch.cat((before, mapped), dim=1)[:, T:].clone()
-            width = self.d_v if name == "v" else self.d_k
-            y = short_convolution(mapped, weight, before)
-            heads.append(y.view(len(y), T, -1, width).transpose(1, 2))  # (B, H or G, T, width)
-        return (heads[0], *map(self._per_head, heads[1:])), after
-
-    def _seen(self, x: Tensor, context: Tensor | None, key_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Inputs of which a convolution may see every position: hidden ones are 0."""
+            return super().prefill(x, context=context, key_mask=key_mask)
         self._check_inputs(x, context, key_mask)
-        if not self.conv or key_mask is None:
-            return x, context
-        if context is not None:
-            return x, context.masked_fill(~key_mask[..., None], 0.0)
-        return x.masked_fill(~key_mask[..., None], 0.0), None
+        if key_mask is not None:
+            raise ValueError("a padded prompt would leave its padding in the state: prefill takes no key_mask")
+        parts, after = self._behind(x, {})
+        y, state = self.begin(*parts, key_mask=None)
+        return self.merge(y), state | after
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Add one key (causal) and read the sums. No state is written to."""
+        if not self.conv:
+            return super().step(x, state)
+        parts, after = self._behind(x[:, None], state)
+        y, state = self.proceed(*parts, state=state)
+        return self.merge(y)[:, 0], state | after
+
+    def proceed(self, q: Tensor, k: Tensor, v: Tensor, *, state: State) -> tuple[Tensor, State]:
+        """Shapes as in `FeatureAttention.proceed`; a token alone is always ours."""
+        self.ran = "torch"
+        return super().proceed(q, k, v, state=state)
+
+    def flops(self, T: int, S: int) -> Flops:
+        """What fla executes is not known."""
+        found = super().flops(T, S)
+        return found if self.ran == "torch" else replace(found, core_executed=None)
+
+    def extra_record(self) -> dict[str, str]:
+        """The backend that the last call ran on."""
+        return {"backend": self.ran}
+
+    def _causal(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> tuple[Tensor, State]:
+        """On the backend that serves."""
+        self.ran = self.fla.chosen(self.backend, q, v.dtype) if q.shape[2] > 1 else "torch"
+        if self.ran == "torch":
+            return super()._causal(q, k, v, key_mask)
+        before = k.shape[2] - q.shape[2]  # keys that every query sees
+        mask = None if key_mask is None else key_mask[:, before:]
+        sums = self._summed(k[:, :, :before], v[:, :, :before], 0, None if key_mask is None else key_mask[:, :before])
+        phi_q = self._features(q, "q", before).to(v.dtype)
+        phi_k = self._features(k[:, :, before:], "k", before, mask).to(v.dtype)
+        y, last = self.fla(phi_q, phi_k, v[:, :, before:], state=sums["sums"][..., : self.d_v].contiguous())
+        if not self.divided:
+            return self._finished(y, v.dtype), {"sums": last}
+        # The sum of weights is ours, in float32, of the features as they are rounded.
+        z = sums["sums"][..., None, :, -1] + torch.cumsum(phi_k.to(last.dtype), 2)  # (B, H, T, m)
+        total = (phi_q.to(last.dtype) * z).sum(-1, keepdim=True)
+        together = torch.cat((y.to(last.dtype), total), dim=-1)
+        return self._finished(together, v.dtype), {"sums": torch.cat((last, z[:, :, -1, :, None]), dim=-1)}
+
+    def _behind(self, x: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
+        """q, k, v of x behind `past`, convolved, and the last inputs of each convolution (B, conv - 1, channels)."""
+        parts, after = [], {}
+        for name, convolution in self.convolutions.items():
+            assert isinstance(convolution, ShortConvolution)
+            y = {"q": self.W_q, "k": self.W_k, "v": self.W_v}[name](x)  # (B, T, channels)
+            before = past.get(name, y.new_zeros(len(x), self.conv - 1, y.shape[2]))
+            after[name] = torch.cat((before, y), dim=1)[:, y.shape[1] :].clone()
+            y = F.silu(short_convolution(y, convolution.weight, before))
+            width = self.d_v if name == "v" else self.d_k
+            y = y.view(*y.shape[:2], y.shape[2] // width, width).transpose(1, 2)  # (B, H or G, T, width)
+            parts.append(y if name == "q" else self._per_head(y))
+        return tuple(parts), after
 
 
-def _misfit(features: str, norm: str) -> str | None:
-    return MAY_CANCEL if (features, norm) == ("identity", "sum") else None
+def _misfit(spec: Spec, features: str, norm: str, conv: int, backend: str) -> str | None:
+    """Why these options do not go together, in a few words."""
+    if features == "identity" and norm == "sum":
+        return (
+            'features = "identity" have either sign, so that their sum divides nothing: norm must be "rms", got "sum"'
+        )
+    if backend == "fla" and spec.role != "causal":
+        return f"backend 'fla' has a kernel for the causal role alone, not for {spec.role}"
+    if conv and spec.role != "causal":
+        return f"a convolution looks back in one sequence: with conv = {conv} the role must be causal"
+    return None

@@ -2,10 +2,10 @@
 
 from attnbench.kernels.backends import Backend, FlaKernel
 from attnbench.kernels.blocks import overlapping_blocks
+from attnbench.kernels.chunks import pieces
 from attnbench.kernels.delta import delta_recurrence
 from attnbench.kernels.directions import both_ways, halves_reason, recurrence_reason, reversal, reverse
-from attnbench.kernels.feature_attention import FeatureAttention
-from attnbench.kernels.features import causal_features, feature_sums, in_float32, read_features
+from attnbench.kernels.features import FeatureAttention
 from attnbench.kernels.fourier import fast_size, fft_convolution, fft_convolution_flops
 from attnbench.kernels.gather import gather_blocks
 from attnbench.kernels.masked import masked_attention, plain_attention
@@ -24,21 +24,18 @@ __all__ = [
     "ShortConvolution",
     "band",
     "both_ways",
-    "causal_features",
     "delta_recurrence",
     "diagonal_scan",
     "fast_size",
-    "feature_sums",
     "fft_convolution",
     "fft_convolution_flops",
     "gather_blocks",
     "halves_reason",
-    "in_float32",
     "masked_attention",
     "matrix_recurrence",
     "overlapping_blocks",
+    "pieces",
     "plain_attention",
-    "read_features",
     "recurrence_reason",
     "reversal",
     "reverse",

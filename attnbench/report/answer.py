@@ -14,6 +14,8 @@ from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, ask
 from attnbench.analyse.slices import REACH, by_slice, reaches, slice_unit
 from attnbench.report import fits, tables, words
 
+ALIKE = 5  # variants from which on those of which the same is true share one sentence
+
 
 class Finding(NamedTuple):
     """What one group of cells shows."""
@@ -39,12 +41,17 @@ def answer(frame: DataFrame, baseline: str) -> list[Finding]:
 
 def comparison(label: str, found: Sequence[Crossover], what: str, baseline: str) -> str:
     """One variant in one sentence: "linear is faster than fused from T ≈ 310 (d = 64), 420 (d = 128)."."""
+    return f"{label} {_said(found, what, baseline)}."
+
+
+def _said(found: Sequence[Crossover], what: str, baseline: str) -> str:
+    """What is true of one variant: "is faster than fused from T ≈ 310 (d = 64), 420 (d = 128)"."""
     parts: dict[tuple[str, str], list[str]] = {}
     for crossover in found:
         before, at, behind = _outcome(crossover, what, baseline)
         parts.setdefault((before, behind), []).append(f"{at} (d = {crossover.d_model})".strip())
     told = [f"{before} {_listed(ends)}{behind}" for (before, behind), ends in parts.items()]
-    return f"{label} {'; '.join(told)}."
+    return "; ".join(told)
 
 
 def _outcome(crossover: Crossover, what: str, baseline: str) -> tuple[str, str, str]:
@@ -76,12 +83,22 @@ def _listed(ends: Sequence[str]) -> str:
 
 
 def _compared(group: Group, measure: Measure, baseline: str) -> str:
+    """Every variant in a sentence; many of which the same is true share one, behind the others."""
     by_label: dict[str, list[Crossover]] = {}
     merged = points(group.frame, measure)
     compared = verdicts(merged, baseline, resolution=measure.resolution)
     for found in crossovers(compared) if baseline in set(merged["label"]) else []:
         by_label.setdefault(found.label, []).append(found)
-    return " ".join(comparison(label, found, measure.name, baseline) for label, found in by_label.items())
+    alike: dict[str, list[str]] = {}
+    for label, one in by_label.items():
+        alike.setdefault(_said(one, measure.name, baseline), []).append(label)
+    few = {label: f"{label} {said}." for said, labels in alike.items() if len(labels) < ALIKE for label in labels}
+    many = [
+        f"{', '.join(labels[:-1])} and {labels[-1]}: each {said}."
+        for said, labels in alike.items()
+        if len(labels) >= ALIKE
+    ]
+    return " ".join([few[label] for label in by_label if label in few] + many)
 
 
 def _learned(group: Group, baseline: str) -> str:

@@ -30,7 +30,7 @@ from attnbench.analyse.points import (
     points,
 )
 from attnbench.errors import RequestError, did_you_mean
-from attnbench.report import plots, scales, tables, words
+from attnbench.report import curves, plots, scales, tables, words
 from attnbench.report.looks import N_LOOKS, looks
 from attnbench.report.writers import Table
 
@@ -80,7 +80,7 @@ def figure(
         axis = replace(_axis("", data), label=f"{y} ÷ {y} of {ratio_to}")
     note += _intervals(data)
     style = looks(_pairs(frame, hue, prefix))
-    return plots.curves(data, style, axis, x_label=x, title=title, note=note, references=lines)
+    return curves.curves(data, style, axis, x_label=x, title=title, note=note, references=lines)
 
 
 def table(frame: DataFrame, *, rows: str, columns: str, value: str, where: str | None = None) -> Table:

@@ -24,7 +24,7 @@ COLUMNS = ["label", "facet", "x", "x_text", "value", "low", "high"]
 
 
 class Lines(NamedTuple):
-    """What `plots.curves` draws: points and lines of reference. n_other: places with no crossover, or with several."""
+    """What `curves.curves` draws: points and lines of reference. n_other: places with no crossover, or with several."""
 
     points: DataFrame
     references: DataFrame

@@ -14,11 +14,25 @@ from pandas import DataFrame
 from attnbench.analyse.compare import verdicts
 from attnbench.analyse.points import ACCURACY, MEMORY, STATE, TIME, Group, Measure, asked, groups, points
 from attnbench.analyse.slices import by_slice, slice_unit
-from attnbench.report import crossover_plot, fit_plot, fits, notes, plots, scales, tables, words
+from attnbench.report import (
+    crossover_plot,
+    curves,
+    fit_plot,
+    fits,
+    notes,
+    overview,
+    panels,
+    planes,
+    plots,
+    scales,
+    tables,
+    words,
+)
 from attnbench.report.looks import Look, looks
 from attnbench.report.roofline import roofline
 
 APART = " Series stand a little to the left and right of their place, so that none hides another."
+FAMILIES = " Each family has panels of its own; pale: all other variants. Legends list series as their lines end."
 AXES = {TIME: scales.TIME, MEMORY: scales.MEMORY, STATE: scales.STATE}
 
 
@@ -41,9 +55,10 @@ def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
     style = looks(zip(frame["label"], frame["variant"], strict=True))
     for measure in (TIME, MEMORY):
         for group in groups(asked(frame, measure)):
-            yield _costs(group, measure, style)
+            yield from _overview(group, measure, baseline)
+            yield _costs(group, measure, style, baseline)
             if measure is TIME and group.settings.get("phase") == "decode":
-                yield _costs(group, STATE, style)
+                yield _costs(group, STATE, style, baseline)
             yield from _ratios(group, measure, baseline)
     timed = groups(asked(frame, TIME))
     for group in timed:
@@ -51,41 +66,65 @@ def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
     for parts in _by_batch(timed):
         yield from _crossovers(crossover_plot.over_batch(parts, baseline), parts[0], baseline, style, over="B")
     for group in timed:
-        yield from _roofline(group, style)
+        yield from _roofline(group, style, baseline)
     for one in fits.fitted(frame):
-        yield _fitted(one, AXES[one.measure], style)
+        yield _fitted(one, AXES[one.measure], style, baseline)
     for group in groups(asked(frame, ACCURACY)):
-        yield from _accuracies(group, style)
+        yield from _accuracies(group, style, baseline)
 
 
-def _costs(group: Group, measure: Measure, style: Mapping[str, Look]) -> Picture:
+def _costs(group: Group, measure: Measure, style: Mapping[str, Look], baseline: str) -> Picture:
     merged, axis = points(group.frame, measure), AXES[measure]
     if measure is TIME and group.settings.get("phase") == "decode":
         axis = replace(axis, label="time per token")
     title = words.title(measure.name, group.settings)
-    figure = plots.curves(_over_T(merged), style, axis, x_label="T", title=title, note=_note(group, measure))
+    note = _note(group, measure)
+    figure = curves.curves(_over_T(merged), style, axis, x_label="T", title=title, note=note, baseline=baseline)
     interval = "bars: its interval; " if measure.low else ""
-    caption = f"{title}: {axis.label} against T, one panel per d ({interval}both axes logarithmic)."
+    caption = f"{title}: {axis.label} against T, one panel per d ({interval}both axes logarithmic).{_families(merged)}"
     return Picture(words.file_name(measure.name, group.settings, group.differs), caption, figure)
+
+
+def _overview(group: Group, measure: Measure, baseline: str) -> Iterator[Picture]:
+    """All ratios to the baseline in one picture, where variants are many."""
+    plane = _compared(group, measure, baseline)
+    if plane is None or plane["label"].nunique() <= panels.MOST:
+        return
+    title = f"{words.title(measure.name, group.settings)}, relative to {baseline}"
+    figure = overview.ratio_rows(plane, measure.name, title=title, note=_note(group, measure))
+    caption = f"{title}: a row per variant, a column per T. {_colours(measure, baseline)}"
+    yield Picture(words.file_name(f"{measure.name}_overview", group.settings, group.differs), caption, figure)
 
 
 def _ratios(group: Group, measure: Measure, baseline: str) -> Iterator[Picture]:
     """The T × d plane against the baseline, where there is another variant and more than one point."""
-    plane = verdicts(points(group.frame, measure), baseline, resolution=measure.resolution)
-    if plane["ratio"].isna().all() or len(plane[["d_model", "T"]].drop_duplicates()) < 2:
+    plane, what = _compared(group, measure, baseline), measure.name
+    if plane is None:
         return
-    what = measure.name
     title = f"{words.title(what, group.settings)}, relative to {baseline}"
-    figure = plots.ratio_planes(plane, baseline, what, title=title, note=_note(group, measure))
-    name = words.file_name(f"{what}_ratio", group.settings, group.differs)
-    below, above = tables.SIDES[what]["below"], tables.SIDES[what]["above"]
+    figure = planes.ratio_planes(plane, baseline, what, title=title, note=_note(group, measure))
     caption = (
-        f"{title}. Blue: {below} than {baseline}, red: {above}. Dashed: the line T = d. "
-        "Solid: where both are equal, interpolated between measured cells. Hatched: no value. "
-        f"{plots.SAME_MARK}: the same {tables.NEAR}; {plots.AMBIGUOUS_MARK}: ambiguous; "
+        f"{title}. Dashed: the line T = d. Solid: where both are equal, interpolated between measured cells. "
+        f"{_colours(measure, baseline)}"
+    )
+    yield Picture(words.file_name(f"{what}_ratio", group.settings, group.differs), caption, figure)
+
+
+def _compared(group: Group, measure: Measure, baseline: str) -> DataFrame | None:
+    """The points beside those of the baseline; None where there is no other variant or no more than one point."""
+    plane = verdicts(points(group.frame, measure), baseline, resolution=measure.resolution)
+    too_few = plane["ratio"].isna().all() or len(plane[["d_model", "T"]].drop_duplicates()) < 2
+    return None if too_few else plane
+
+
+def _colours(measure: Measure, baseline: str) -> str:
+    """What colours and marks of ratios say."""
+    sides = tables.SIDES[measure.name]
+    return (
+        f"Blue: {sides['below']} than {baseline}, red: {sides['above']}. Hatched: no value. "
+        f"{planes.SAME_MARK}: the same {tables.NEAR}; {planes.AMBIGUOUS_MARK}: ambiguous; "
         "a dot: one of these, where there is no room."
     )
-    yield Picture(name, caption, figure)
 
 
 def _crossovers(
@@ -100,7 +139,7 @@ def _crossovers(
     note = f"{found.n_other} of {places} with no crossover, or with several, not shown" if found.n_other else ""
     axis = scales.CROSSOVER if over == "d" else scales.CROSSOVER_BY_WIDTH
     lines = found.references
-    figure = plots.curves(found.points, style, axis, x_label=over, title=title, note=note, references=lines)
+    figure = curves.curves(found.points, style, axis, x_label=over, title=title, note=note, references=lines)
     counted = " Equal operations: where both execute as many, by formula." if len(set(lines["name"])) > 1 else ""
     caption = f"{title}: the T from which both change places, {axis.label} against {over}; bars: its interval.{counted}"
     differs = tuple(name for name in group.differs if over == "d" or name != "B")
@@ -116,14 +155,14 @@ def _by_batch(timed: Sequence[Group]) -> list[list[Group]]:
     return list(parts.values())
 
 
-def _roofline(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:
+def _roofline(group: Group, style: Mapping[str, Look], baseline: str) -> Iterator[Picture]:
     """Operations per second against operations per byte, where both are known and the machine's peaks are."""
     found = roofline(group)
     if found is None:
         return
     title = f"{words.title('rate of operations', group.settings)}, under the roof of this machine"
     note = f"{len(found.points)} of {len(group.frame)} cells; bytes are the least that a call can move, by formula"
-    figure = plots.curves(
+    figure = curves.curves(
         found.points,
         style,
         scales.RATE,
@@ -132,15 +171,16 @@ def _roofline(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:
         note=note,
         references=found.roof,
         marks=found.marks,
+        baseline=baseline,
     )
     caption = (
         f"{title}: each line runs through the T of one variant. Under the flat part of the roof multiplying is the "
-        "limit, under its slope the memory; a point above the slope is served by a cache."
+        f"limit, under its slope the memory; a point above the slope is served by a cache.{_families(found.points)}"
     )
     yield Picture(words.file_name("time_roofline", group.settings, group.differs), caption, figure)
 
 
-def _fitted(one: fits.Fitted, axis: scales.Axis, style: Mapping[str, Look]) -> Picture:
+def _fitted(one: fits.Fitted, axis: scales.Axis, style: Mapping[str, Look], baseline: str) -> Picture:
     """Fitted curves, and what each cost is made of at the largest sizes."""
     what = f"{one.measure.name} by term"
     title = words.title(what, one.group.settings)
@@ -153,29 +193,41 @@ def _fitted(one: fits.Fitted, axis: scales.Axis, style: Mapping[str, Look]) -> P
         axis,
         title=title,
         shares_title=one.shares_title,
+        baseline=baseline,
         note=_note(one.group, one.measure),
     )
     caption = (
         f"{title}: points as measured, curves as fitted, one panel per d. Below: the share of each term of the fit at "
         "the largest T and d; blue grows like T, orange like T². Hatched: not resolvable at these sizes."
+        f"{_families(one.points)}"
     )
     return Picture(words.file_name(f"fits_{one.measure.name}", one.group.settings, one.group.differs), caption, figure)
 
 
-def _accuracies(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:
+def _accuracies(group: Group, style: Mapping[str, Look], baseline: str) -> Iterator[Picture]:
     """Accuracy over the T × d plane, against T, and slice by slice."""
     merged, known = points(group.frame, ACCURACY), tables.references(group.frame)
     title, note = words.title("accuracy", group.settings), _note(group, ACCURACY)
     lines = known.assign(name=known["label"], facet=[f"d = {d}" for d in known["d_model"]], x=known["T"])
     seeds = " Mean over seeds; bars: from the lowest seed to the highest." if merged["n_cells"].max() > 1 else ""
-    figure = plots.curves(
-        _over_T(merged), style, scales.ACCURACY, x_label="T", title=title, note=note, references=lines, apart=True
+    figure = curves.curves(
+        _over_T(merged),
+        style,
+        scales.ACCURACY,
+        x_label="T",
+        title=title,
+        note=note,
+        references=lines,
+        apart=True,
+        baseline=baseline,
     )
     name = words.file_name("accuracy", group.settings, group.differs)
-    yield Picture(name, f"{title}, against T, one panel per d.{APART}{seeds}", figure)
+    yield Picture(name, f"{title}, against T, one panel per d.{_families(merged)}{APART}{seeds}", figure)
     if len(merged[["d_model", "T"]].drop_duplicates()) > 1:
         floor = float(known.loc[known["label"] == "floor", "value"].min()) if "floor" in set(known["label"]) else 0.0
-        figure = plots.accuracy_planes(merged, floor, title=f"{title}, over T and d", note=note)
+        many = merged["label"].nunique() > panels.MOST
+        draw = overview.accuracy_rows if many else planes.accuracy_planes
+        figure = draw(merged, floor, title=f"{title}, over T and d", note=note)
         name = words.file_name("accuracy_plane", group.settings, group.differs)
         yield Picture(name, f"{title}, over T and d; the darker, the better.", figure)
     slices = _over_slices(group.frame)
@@ -183,11 +235,23 @@ def _accuracies(group: Group, style: Mapping[str, Look]) -> Iterator[Picture]:
         unit = slice_unit(group.frame)
         lines = known.assign(name=known["label"], facet=_facets(known), x=1.0)
         by_unit = f"{title}, by {unit}"
-        figure = plots.curves(
-            slices, style, scales.ACCURACY, x_label=unit, title=by_unit, note=note, references=lines, apart=True
+        figure = curves.curves(
+            slices,
+            style,
+            scales.ACCURACY,
+            x_label=unit,
+            title=by_unit,
+            note=note,
+            references=lines,
+            apart=True,
+            baseline=baseline,
         )
         name = words.file_name(f"accuracy_{unit}", group.settings, group.differs)
-        yield Picture(name, f"{by_unit}.{APART}{seeds}", figure)
+        yield Picture(name, f"{by_unit}.{_families(merged)}{APART}{seeds}", figure)
+
+
+def _families(data: DataFrame) -> str:
+    return FAMILIES if data["label"].nunique() > panels.MOST else ""
 
 
 def _note(group: Group, measure: Measure) -> str:
@@ -195,13 +259,13 @@ def _note(group: Group, measure: Measure) -> str:
 
 
 def _over_T(merged: DataFrame) -> DataFrame:
-    """Points as data of `plots.curves`: one facet per d_model, ascending."""
+    """Points as data of `curves.curves`: one facet per d_model, ascending."""
     data = merged.assign(x=merged["T"], x_text=merged["T"].astype(str), facet=[f"d = {d}" for d in merged["d_model"]])
     return data.sort_values("d_model", kind="stable")
 
 
 def _over_slices(frame: DataFrame) -> DataFrame:
-    """Accuracy slice by slice as data of `plots.curves`: one facet per T and d_model; names that are no number stand
+    """Accuracy slice by slice as data of `curves.curves`: one facet per T and d_model; names that are no number stand
     in the task's order. A point without slices is a row without a value."""
     slices = by_slice(frame).rename(columns={"accuracy": "value"})
     numbers = pd.to_numeric(slices["slice"], errors="coerce")

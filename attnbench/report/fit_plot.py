@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 from pandas import DataFrame
 
-from attnbench.report import plots, scales
+from attnbench.report import panels, plots, scales
 from attnbench.report.looks import INK, TERM_COLOURS, Look
 from attnbench.report.scales import Axis
 
@@ -30,6 +30,7 @@ def fitted_curves(
     *,
     title: str,
     shares_title: str,
+    baseline: str,
     note: str = "",
 ) -> plots.Picture:
     """One panel per facet with points and fitted curves over T, and below them one bar per label, split into terms.
@@ -38,30 +39,40 @@ def fitted_curves(
     shares: label, term, share, seen; each label's shares add up to 1. Terms that are not resolved are hatched.
     """
     with plots.styled():
-        facets, labels = (list(dict.fromkeys(data[name])) for name in ("facet", "label"))
         names = {label: textwrap.fill(plots.plain(label), NAME) for label in dict.fromkeys(shares["label"])}
         height = sum(_height(name) for name in names.values())
-        handles = [plots.handle(label, looks[label], data[data["label"] == label]) for label in labels]
-        handles += [_swatch(term) for term in dict.fromkeys(shares["term"])]
-        room = HEAD + height + FOOT
-        sheet = plots.Sheet(facets, title, note, handles, height=2.7, x_label="T", y_label=axis.label, room=room)
+        sheet, shared = panels.sheet(
+            data,
+            looks,
+            baseline=baseline,
+            title=title,
+            note=note,
+            x_label="T",
+            y_label=axis.label,
+            height=2.7,
+            others=[_swatch(term) for term in dict.fromkeys(shares["term"])],
+            room=HEAD + height + FOOT,
+        )
         marks, limits = dict(sorted(zip(data["x"], data["x_text"], strict=True))), scales.limits(data)
-        for facet, axes in zip(facets, sheet.panels, strict=True):
-            plots.x_scale(axes, marks, sheet.panel_width)
-            plots.y_scale(axes, axis, limits)
-            for label, points in data[data["facet"] == facet].groupby("label", sort=False):
-                plots.series(axes, points, looks[label], 0.2, joined=False)
-            for label, curve in fitted[fitted["facet"] == facet].groupby("label", sort=False):
-                look = looks[label]
-                axes.add_line(
-                    Line2D(curve["x"], curve["value"], color=look.colour, linestyle=look.line, linewidth=1.2, zorder=2)
-                )
+        for panel in shared:
+            plots.x_scale(panel.axes, marks, sheet.panel_width)
+            plots.y_scale(panel.axes, axis, limits)
+            measured, lines = (part[part["facet"] == panel.facet] for part in (data, fitted))
+            panels.pale(panel.axes, lines[lines["label"].isin(panel.pale)])
+            for label in panel.labels:
+                plots.series(panel.axes, measured[measured["label"] == label], looks[label], 0.2, joined=False)
+                _curve(panel.axes, lines[lines["label"] == label], looks[label])
         left = 0.2 + SMALL * max(len(line) for name in names.values() for line in name.split("\n"))
         left, width = max(left, plots.LEFT), plots.WIDTH - max(left, plots.LEFT) - plots.RIGHT
         axes = sheet.place(left, sheet.bottom + HEAD, width, height)
         axes.set_title(plots.plain(shares_title), loc="left", y=1.0, color=INK)
         _bars(axes, shares, names, width)
         return sheet.figure
+
+
+def _curve(axes: Axes, line: DataFrame, look: Look) -> None:
+    drawn = Line2D(line["x"], line["value"], color=look.colour, linestyle=look.line, linewidth=1.2, zorder=2)
+    axes.add_line(drawn)
 
 
 def _height(name: str) -> float:

@@ -13,6 +13,8 @@ COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 Line = Literal["-", "--", "-.", ":"]
 LINES: tuple[Line, ...] = ("-", "--", "-.", ":")
+SIZES = {"P": 1.2, "X": 1.2, "*": 1.6}  # of markers that look smaller than others do
+BLACK_UNTIL = 8  # places
 N_LOOKS = len(COLOURS) * len(MARKERS) * len(LINES)
 # These have their look for good; all other variants follow in alphabetical order. New built-ins join at the end.
 BUILT_IN = (
@@ -47,8 +49,24 @@ BUILT_IN = (
     "fixed_sparse",
     "deltanet",
     "gated_deltanet",
+    "performer",
+    "cosformer",
+    "hedgehog",
+    "based",
+    "flex",
 )
-INK, PALE, GRID, PAPER = "#333333", "#8a8a8a", "#e6e6e6", "#f4f4f4"
+# Where one panel cannot hold all series, each of these families has a panel of its own, in this order.
+FAMILIES = {
+    "exact attention": ("fused", "full", "xformers", "flex", "gqa"),
+    "sparse attention": ("window", "strided", "topk", "fixed_sparse", "bigbird"),
+    "kernels and low rank": ("linear", "performer", "cosformer", "based", "hedgehog", "linformer", "nystrom"),
+    "decay and delta rule": ("retnet", "gla", "rwkv", "mamba2", "deltanet", "gated_deltanet"),
+    "state spaces and convolutions": ("s4d", "mamba", "lru", "hyena", "fnet", "tcn"),
+    "recurrent": ("lstm", "gru", "rnn", "mingru", "minlstm"),
+    "controls": ("mean", "none"),
+}
+OTHERS = "others"
+INK, PALE, FAINT, GRID, PAPER = "#333333", "#8a8a8a", "#d4d4d4", "#e6e6e6", "#f4f4f4"
 # Terms of a cost: grey for what does not depend on T, blues for what grows like T, oranges for what grows like T².
 TERM_COLOURS = {
     "1": "#c4c4c4",
@@ -112,10 +130,22 @@ def looks(labels: Iterable[tuple[str, str]]) -> dict[str, Look]:
     return given
 
 
+def family(label: str) -> str:
+    """The family of a label's variant, by its name before any options: "window[window=16]" is sparse attention."""
+    variant = label.partition("[")[0]
+    return next((name for name, variants in FAMILIES.items() if variant in variants), OTHERS)
+
+
 def _candidates(place: int) -> Iterator[Look]:
-    """The looks a variant may have, best first: its own colour with each marker and line, then any other colour."""
+    """The looks a variant may have, best first: its own colour with each marker and line, then any other colour.
+
+    Black is for those in the first places, so that others do not look like `fused`, which most runs compare with.
+    """
+    late = max(place - BLACK_UNTIL, 0)
+    own = place % len(COLOURS) if place < BLACK_UNTIL else 1 + late % (len(COLOURS) - 1)
+    turn = place // len(COLOURS) + 2 * (late // 24)  # colours and markers come again after 24 places
     for shift in range(len(COLOURS)):
-        colour = COLOURS[(place + shift) % len(COLOURS)]
+        colour = COLOURS[(own + shift) % len(COLOURS)]
         for i in range(len(MARKERS) * len(LINES)):
             marker = MARKERS[(place + i) % len(MARKERS)]
-            yield Look(colour, marker, LINES[(place // len(COLOURS) + i + i // len(MARKERS)) % len(LINES)])
+            yield Look(colour, marker, LINES[(turn + i + i // len(MARKERS)) % len(LINES)])

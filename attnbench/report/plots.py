@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import textwrap
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -17,33 +16,20 @@ from typing import Any
 
 import matplotlib.style
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import Normalize, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 from pandas import DataFrame
 
-from attnbench.analyse.compare import AMBIGUOUS, MARGIN, SAME
-from attnbench.analyse.crossover import crossings, noise
-from attnbench.report import scales, words
-from attnbench.report.looks import INK, PALE, PAPER, STYLE, Look
-from attnbench.report.scales import Axis, Colours
+from attnbench.report import scales
+from attnbench.report.looks import INK, PALE, SIZES, STYLE, Look
+from attnbench.report.scales import Axis
 
 WIDTH, LEFT, RIGHT, GAP, BELOW = 10.0, 0.85, 0.2, 0.25, 0.52
-REFERENCES: Mapping[str, tuple[int, tuple[float, ...]]] = {  # every other line of reference is dashed
-    "chance": (0, (1, 1.6)),
-    "equal operations": (0, (8, 1.5, 1, 1.5)),
-    "equal operations of mixing alone": (0, (1, 1.6)),
-}
-DASHED = (0, (5, 2))
-SAME_MARK, AMBIGUOUS_MARK = "≈", "?"
-MARKED = {SAME: f"{SAME_MARK}{{}}", AMBIGUOUS: f"{{}}{AMBIGUOUS_MARK}"}
 FORMATS = {".svg": {"Date": None}, ".png": {}, ".pdf": {"CreationDate": None}}  # and what keeps the date out of a file
 _STYLE_LOCK = threading.RLock()
 Picture = Figure
@@ -68,93 +54,11 @@ def save_as(figure: Figure, file: Path) -> None:
         figure.savefig(file, metadata=FORMATS[file.suffix])
 
 
-def curves(
-    data: DataFrame,
-    looks: Mapping[str, Look],
-    axis: Axis,
-    *,
-    x_label: str,
-    title: str,
-    note: str = "",
-    references: DataFrame | None = None,
-    marks: Mapping[float, str] | None = None,
-    apart: bool = False,
-) -> Figure:
-    """One panel per facet, one line per label over x, on shared axes; a label without any value is in the legend.
-
-    data: columns label, facet, x, x_text, value, low, high (value NaN: left out). references: name, facet, x, value.
-    marks: ticks of x, by default every x with its x_text.
-    apart: draw each line a little to one side of its x, so that lines of one value do not hide each other.
-    """
-    with styled():
-        facets = list(dict.fromkeys(data["facet"]))
-        labels = list(dict.fromkeys(data["label"]))
-        handles = [handle(label, looks[label], data[data["label"] == label]) for label in labels]
-        handles += [_reference_handle(name) for name in ([] if references is None else references["name"].unique())]
-        height = 2.7 if len(labels) <= 8 or len(facets) > 9 else 3.6
-        sheet = Sheet(facets, title, note, handles, height=height, x_label=x_label, y_label=axis.label)
-        marks = marks or dict(sorted(zip(data["x"], data["x_text"], strict=True)))
-        if apart:
-            shift = dict(zip(labels, scales.dodge(list(marks), len(labels)), strict=True))
-            data = data.assign(x=data["x"] * data["label"].map(shift))
-        drawn = data if references is None else pd.concat([data, references])
-        limits = scales.linear_limits(drawn) if axis.kind == "linear" else scales.limits(drawn)
-        for facet, axes in zip(facets, sheet.panels, strict=True):
-            x_scale(axes, marks, sheet.panel_width)
-            y_scale(axes, axis, limits)
-            for label, line in data[data["facet"] == facet].groupby("label", sort=False):
-                weight = 1 - labels.index(label) / max(len(labels) - 1, 1)
-                series(axes, line.sort_values("x", kind="stable"), looks[label], weight)
-            if references is not None:
-                _references(axes, references[references["facet"] == facet])
-        return sheet.figure
-
-
-def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, note: str = "") -> Figure:
-    """The T × d plane of each label, coloured by its ratio to the baseline, with T = d and the line of ratio 1.
-
-    ratios: of `attnbench.analyse.compare.verdicts`; those that are the same or ambiguous bear a mark.
-    """
-    forms = [MARKED.get(verdict, "{}") for verdict in ratios["verdict_corrected"]]
-    texts = [form.format(words.ratio(ratio)) for form, ratio in zip(forms, ratios["ratio"], strict=True)]
-    with np.errstate(invalid="ignore"):
-        data = ratios.assign(value=np.log2(ratios["ratio"]), text=texts)
-    largest = data["value"].abs().fillna(0).max()
-    limit = float(np.clip(np.ceil(largest), 1, 5))
-    ticks = {float(k): f"{2**k:g}" if k >= 0 else f"1/{2**-k:g}" for k in range(-int(limit), int(limit) + 1)}
-    colours = Colours("RdBu_r", -limit, limit, ticks, f"{what} ÷ baseline's {what}", bool(largest > limit))
-    with styled():
-        drawn = [_contour(Figure().add_subplot(), part) for _, part in data.groupby("label", sort=False)]
-        met = "" if any(drawn) else " (not met in the measured range)"
-        same = textwrap.fill(plain(f"same {what} as {baseline}, interpolated{met}"), 90)
-        handles = [
-            Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (4, 3)), label="T = d"),
-            Line2D([], [], color=INK, linewidth=2, label=same),
-        ]
-        kept = f"{SAME_MARK} the same within {100 * MARGIN:g} %, {AMBIGUOUS_MARK} ambiguous; {note}"
-        sheet = _planes(data, colours, handles, title, kept)
-        for (_, part), axes in zip(data.groupby("label", sort=False), sheet.panels, strict=True):
-            axes.axline((0, 0), slope=1, color=INK, linewidth=1.3, linestyle=(0, (4, 3)), zorder=3)
-            _contour(axes, part)
-        return sheet.figure
-
-
-def accuracy_planes(data: DataFrame, floor: float, *, title: str, note: str = "") -> Figure:
-    """The T × d plane of each label, coloured by accuracy from `floor` to 1. data: points of accuracy."""
-    data = data.assign(text=[f"{value:.2f}" for value in data["value"]])
-    marks = {floor: f"{floor:.3g}"} | {at: f"{at:g}" for at in (0.25, 0.5, 0.75, 1.0) if at > floor + 0.05}
-    colours = Colours(
-        "GnBu", floor, 1.0, marks, f"accuracy, from {floor:.3g} (floor) to 1", bool((data["value"] < floor).any())
-    )
-    with styled():
-        return _planes(data, colours, [], title, note).figure
-
-
 class Sheet:
     """A figure of fixed width whose title, panels, legend and note each have room of their own, so none overlaps.
 
-    panels: one per name, in rows. top: of the first panel; bottom: below the last row. All in inches from the top.
-    room: left free below `bottom`, for whatever is placed there.
+    panels: one per name, in rows of n_columns. top: of the first panel; bottom: below the last row. All in inches from
+    the top. room: left free below `bottom`, for whatever is placed there.
     """
 
     def __init__(
@@ -168,11 +72,13 @@ class Sheet:
         x_label: str,
         y_label: str,
         n_columns: int = 3,
+        left: float = LEFT,
         right: float = RIGHT,
         room: float = 0.0,
     ) -> None:
         n_columns = max(min(n_columns, 2 if len(names) == 4 else len(names)), 1)
-        self.panel_width = (WIDTH - LEFT - right - GAP * (n_columns - 1)) / n_columns
+        self.n_columns = n_columns
+        self.panel_width = (WIDTH - left - right - GAP * (n_columns - 1)) / n_columns
         titles = [textwrap.fill(plain(name), int(self.panel_width / 0.085)) for name in names]
         head, foot = textwrap.fill(plain(title), 92), textwrap.fill(plain(note), 150)
         tops, self.bottom = [], 0.12 + 0.22 * _n_lines(head)
@@ -186,7 +92,7 @@ class Sheet:
         self.figure.text(0.15 / WIDTH, 1 - 0.15 / total, head, fontsize=11.5, fontweight="bold", va="top")
         if foot:
             self.figure.text(LEFT / WIDTH, 0.1 / total, foot, fontsize=8, color="#5f5f5f", va="bottom")
-        lefts = [LEFT + column * (self.panel_width + GAP) for column in range(n_columns)]
+        lefts = [left + column * (self.panel_width + GAP) for column in range(n_columns)]
         places = [(left, top) for top in tops for left in lefts]
         self.panels = [self.place(*at, self.panel_width, height) for at, _ in zip(places, titles, strict=False)]
         for i, (axes, text) in enumerate(zip(self.panels, titles, strict=True)):
@@ -210,11 +116,19 @@ def _n_lines(text: str) -> int:
     return text.count("\n") + 1
 
 
-def handle(label: str, look: Look, data: DataFrame) -> Line2D:
-    """The entry of one series in a legend."""
-    text = textwrap.fill(plain(label), 50) + ("" if data["value"].notna().any() else " (no data)")
+def handle(label: str, look: Look, data: DataFrame, width: int = 50) -> Line2D:
+    """The entry of one series in a legend, in lines of at most `width` characters."""
+    text = textwrap.fill(plain(label), width) + ("" if data["value"].notna().any() else " (no data)")
     return Line2D(
-        [], [], color=look.colour, marker=look.marker, linestyle=look.line, markeredgecolor="white", label=text
+        [],
+        [],
+        color=look.colour,
+        marker=look.marker,
+        linestyle=look.line,
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+        markersize=5.5 * SIZES.get(look.marker, 1.0),
+        label=text,
     )
 
 
@@ -235,7 +149,7 @@ def series(axes: Axes, line: DataFrame, look: Look, weight: float, *, joined: bo
         linestyle=look.line if joined else "none",
         markeredgecolor="white",
         markeredgewidth=0.6,
-        markersize=5 + 2 * weight,
+        markersize=(5 + 2 * weight) * SIZES.get(look.marker, 1.0),
         linewidth=1.3 + 1.1 * weight,
         zorder=3,
     )
@@ -249,26 +163,12 @@ def series(axes: Axes, line: DataFrame, look: Look, weight: float, *, joined: bo
         axes.add_collection(LineCollection(ends, colors=look.colour, linewidths=1, zorder=3), autolim=False)
 
 
-def _reference_handle(name: str) -> Line2D:
-    return Line2D([], [], color=PALE, linewidth=1.2, linestyle=REFERENCES.get(name, DASHED), label=plain(name))
-
-
-def _references(axes: Axes, data: DataFrame) -> None:
-    """Lines of chance and floor: level where they do not depend on x."""
-    for name, part in data.groupby("name", sort=False):
-        look: dict[str, Any] = {"color": PALE, "linewidth": 1.2, "linestyle": REFERENCES.get(name, DASHED), "zorder": 2}
-        if part["value"].nunique() == 1:
-            axes.axhline(part["value"].iloc[0], **look)
-        else:
-            axes.plot(part.sort_values("x")["x"], part.sort_values("x")["value"], **look)
-
-
 def x_scale(axes: Axes, marks: Mapping[float, str], width: float) -> None:
     """Base-2 logarithm over the sizes that were measured, labelled as far as labels fit into `width` inches."""
     sizes = list(marks)
     axes.set_xscale("log", base=2)
     axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
-    _label(axes.xaxis, scales.fitting(marks, width, np.log2(1.25)))
+    label(axes.xaxis, scales.fitting(marks, width, np.log2(1.25)))
 
 
 def y_scale(axes: Axes, axis: Axis, limits: tuple[float, float] | None) -> None:
@@ -284,63 +184,14 @@ def y_scale(axes: Axes, axis: Axis, limits: tuple[float, float] | None) -> None:
     axes.set_yscale(axis.kind)
     axes.set_ylim(*limits)
     ticks = scales.round_ticks(*limits, axis.base) if axis.kind == "log" else MaxNLocator(6).tick_values(*limits)
-    _label(axes.yaxis, {at: axis.text(at) for at in ticks if limits[0] <= at <= limits[1]})
+    label(axes.yaxis, {at: axis.text(at) for at in ticks if limits[0] <= at <= limits[1]})
 
 
-def _label(axis: Any, marks: Mapping[float, str]) -> None:
+def label(axis: Any, marks: Mapping[float, str]) -> None:
     """These ticks and no others."""
     axis.set_major_locator(FixedLocator(list(marks)))
     axis.set_major_formatter(FixedFormatter([plain(text) for text in marks.values()]))
     axis.set_minor_locator(NullLocator())
-
-
-def _planes(data: DataFrame, colours: Colours, handles: Sequence[Line2D], title: str, note: str) -> Sheet:
-    """One T × d plane per label, sizes by their base-2 logarithm, and one colour bar."""
-    T, d = np.unique(data["T"]), np.unique(data["d_model"])
-    n_columns = 3 if len(T) <= 8 else 2 if len(T) <= 13 else 1
-    names = list(dict.fromkeys(data["label"]))
-    height = max(1.4, 0.44 * len(d))
-    sheet = Sheet(names, title, note, handles, height=height, x_label="T", y_label="d", n_columns=n_columns, right=1.2)
-    mappable = ScalarMappable(Normalize(colours.low, colours.high), colours.name)
-    for (_, part), axes in zip(data.groupby("label", sort=False), sheet.panels, strict=True):
-        _plane(axes, part, T, d, mappable, (sheet.panel_width, height))
-        _label_log2(axes.xaxis, T, sheet.panel_width)
-        _label_log2(axes.yaxis, d, height * 2)
-    length = min(sheet.bottom - sheet.top - BELOW, 2.6)
-    bar = sheet.place(WIDTH - 1.0, sheet.top, 0.14, length)
-    drawn = sheet.figure.colorbar(mappable, cax=bar, extend="both" if colours.clipped else "neither")
-    drawn.set_ticks(list(colours.ticks), labels=list(colours.ticks.values()))
-    drawn.outline.set_visible(False)
-    bar.set_ylabel(textwrap.fill(plain(colours.label), int(length / scales.CHARACTER)))
-    return sheet
-
-
-def _plane(axes: Axes, part: DataFrame, T: Any, d: Any, mappable: ScalarMappable, size: tuple[float, float]) -> None:
-    """Coloured cells with their numbers, and hatched ones with their status where a value is missing.
-
-    size: of the plane, in inches; numbers are left out where a cell has no room for them, and a dot stands for a mark.
-    """
-    x, y = scales.edges(T), scales.edges(d)
-    axes.grid(False)
-    axes.set_xlim(x[0], x[-1])
-    axes.set_ylim(y[0], y[-1])
-    low, high = mappable.get_clim()
-    axes.pcolormesh(x, y, _grid(part, T, d), cmap=mappable.cmap, vmin=low, vmax=high, edgecolors="white", linewidth=0.8)
-    widths, heights = np.diff(x) * size[0] / np.ptp(x), np.diff(y) * size[1] / np.ptp(y)
-    for point in part.itertuples():
-        i, j = np.searchsorted(T, point.T), np.searchsorted(d, point.d_model)
-        at = (float(np.log2(point.T)), float(y[j] + 0.27 * (y[j + 1] - y[j])))  # below the middle, where lines run
-        roomy = widths[i] >= 0.36 and heights[j] >= 0.2
-        measured = np.isfinite(point.value)
-        if not measured:
-            box = ((x[i], y[j]), x[i + 1] - x[i], y[j + 1] - y[j])
-            axes.add_patch(Rectangle(*box, facecolor=PAPER, edgecolor="white", hatch="////", linewidth=0.8))
-        if measured and roomy:
-            write(axes, at, point.text, mappable.to_rgba(point.value))
-        elif measured and getattr(point, "verdict_corrected", None) in MARKED:
-            axes.plot(*at, ".", color=INK, markersize=2, zorder=5)
-        elif roomy:
-            write(axes, at, scales.shortened(point.status, int(widths[i] / 0.05)), PAPER, size=6.5)
 
 
 def write(axes: Axes, at: tuple[float, float], text: str, colour: Any, size: float = 8) -> None:
@@ -348,46 +199,6 @@ def write(axes: Axes, at: tuple[float, float], text: str, colour: Any, size: flo
     dark = np.dot(to_rgb(colour), (0.299, 0.587, 0.114)) < 0.55
     patch = {"facecolor": colour, "edgecolor": "none", "pad": 1.0}
     axes.text(*at, text, ha="center", va="center", fontsize=size, color="white" if dark else INK, zorder=5, bbox=patch)
-
-
-def _contour(axes: Axes, part: DataFrame) -> bool:
-    """Where the ratio is 1, by straight lines between measured neighbours in log T, log d and log ratio; if anywhere.
-
-    No line passes through cells that are noise around 1. A plane of one row or one column is crossed straight.
-    """
-    T, d = np.unique(part["T"]), np.unique(part["d_model"])
-    if len(T) > 1 and len(d) > 1:
-        return _crosses(part) and _contour_of_plane(axes, part, T, d)
-    across, draw = (part["T"], axes.axvline) if len(d) == 1 else (part["d_model"], axes.axhline)
-    found = crossings(across, part["ratio"], part["side"])
-    for at in found:
-        draw(float(np.log2(at.T)), color=INK, linewidth=2, zorder=4)
-    return bool(found)
-
-
-def _contour_of_plane(axes: Axes, part: DataFrame, T: Any, d: Any) -> bool:
-    values = np.ma.masked_where(noise(_grid(part, T, d, "side").filled(np.nan)), _grid(part, T, d))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "No contour levels were found")  # all that is not noise is on one side
-        drawn = axes.contour(np.log2(T), np.log2(d), values, levels=[0], colors=INK, linewidths=2, zorder=4)
-    return any(np.size(path.vertices) for path in drawn.get_paths())
-
-
-def _crosses(part: DataFrame) -> bool:
-    """Whether the ratio is below 1 in some cells and above it in others, by their verdicts."""
-    return bool(part["side"].min() < 0 < part["side"].max())
-
-
-def _grid(part: DataFrame, T: Any, d: Any, column: str = "value") -> Any:
-    """Values as (n_d, n_T), masked where there is none."""
-    grid = np.full((len(d), len(T)), np.nan)
-    grid[np.searchsorted(d, part["d_model"]), np.searchsorted(T, part["T"])] = part[column]
-    return np.ma.masked_invalid(grid)
-
-
-def _label_log2(axis: Any, sizes: Any, width: float) -> None:
-    marks = scales.fitting({size: str(size) for size in sizes}, width, 0.5)
-    _label(axis, {float(np.log2(size)): text for size, text in marks.items()})
 
 
 def plain(text: str) -> str:

@@ -19,7 +19,7 @@ NEEDED = ("flops_executed", "bytes_moved", "time_s", "roof_flops_per_s", "roof_b
 
 
 class Roofline(NamedTuple):
-    """What `plots.curves` draws: points, the roof as a line of reference, and ticks of operations per byte."""
+    """What `curves.curves` draws: points, the roof as a line of reference, and ticks of operations per byte."""
 
     points: DataFrame
     roof: DataFrame

@@ -1,5 +1,6 @@
 """Speed of the built-in variants against each other, in one process and interleaved, so that one ratio can be trusted.
 
+Against public packages, torch's own layers among them, `make peers` times long sequences; here stand other sizes.
 Run with `pytest tests/benchmarks --benchmark-enable -s`. Otherwise each runs once, small, for its shape alone.
 """
 
@@ -71,7 +72,7 @@ def interleave(benchmark, phase, ours: Core, base: Core, inputs: list[Tensor], t
 
 
 @pytest.mark.parametrize("phase", [forward, forward_backward])
-@pytest.mark.parametrize("T", [64, 256, 1024])
+@pytest.mark.parametrize("T", [64, 256])
 def test_fused_adds_nothing_to_the_bare_call(benchmark, phase, T):
     compare(benchmark, phase, core("fused", T), bare_call, T, target=1.05)
 
@@ -88,8 +89,7 @@ def test_long_sequences_against_fused(benchmark, phase, name, options):
 
 
 @pytest.mark.parametrize(("phase", "target"), [(forward, 1.1), (forward_backward, 1.02)])
-@pytest.mark.parametrize("B", [1, 16])
-@pytest.mark.parametrize("d_model", [64, 256])
+@pytest.mark.parametrize(("B", "d_model"), [(1, 64), (16, 64), (16, 256)])
 @pytest.mark.parametrize("name", ["rnn", "gru", "lstm"])
 def test_recurrences_against_the_layers_of_torch(benchmark, phase, target, name, d_model, B):
     T = 1024 if benchmark.enabled else 5

@@ -1,0 +1,95 @@
+"""Curves: one line per label over x, one panel per facet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from pandas import DataFrame
+
+from attnbench.report import panels, plots, scales
+from attnbench.report.looks import PALE, Look
+from attnbench.report.scales import Axis
+
+REFERENCES: Mapping[str, tuple[int, tuple[float, ...]]] = {  # every other line of reference is dashed
+    "chance": (0, (1, 1.6)),
+    "equal operations": (0, (8, 1.5, 1, 1.5)),
+    "equal operations of mixing alone": (0, (1, 1.6)),
+}
+DASHED = (0, (5, 2))
+
+
+def curves(
+    data: DataFrame,
+    looks: Mapping[str, Look],
+    axis: Axis,
+    *,
+    x_label: str,
+    title: str,
+    note: str = "",
+    references: DataFrame | None = None,
+    marks: Mapping[float, str] | None = None,
+    apart: bool = False,
+    baseline: str = "",
+) -> Figure:
+    """One panel per facet, one line per label over x, on shared axes; a label without any value is in the legend.
+
+    data: columns label, facet, x, x_text, value, low, high (value NaN: left out). references: name, facet, x, value.
+    marks: ticks of x, by default every x with its x_text.
+    apart: draw each line a little to one side of its x, so that lines of one value do not hide each other.
+    baseline: the label that is in every panel where more than `panels.MOST` labels share one, which then has a panel
+    for each family.
+    """
+    with plots.styled():
+        handles = [_reference_handle(name) for name in ([] if references is None else references["name"].unique())]
+        n_labels, n_facets = data["label"].nunique(), data["facet"].nunique()
+        sheet, shared = panels.sheet(
+            data,
+            looks,
+            baseline=baseline,
+            title=title,
+            note=note,
+            x_label=x_label,
+            y_label=axis.label,
+            height=1.9 if n_facets > panels.MOST else 2.7 if n_labels <= 8 or n_facets > 9 else 3.6,
+            others=handles,
+        )
+        marks = marks or dict(sorted(zip(data["x"], data["x_text"], strict=True)))
+        drawn = data if references is None else pd.concat([data, references])
+        limits = scales.linear_limits(drawn) if axis.kind == "linear" else scales.limits(drawn)
+        for panel in shared:
+            plots.x_scale(panel.axes, marks, sheet.panel_width)
+            plots.y_scale(panel.axes, axis, limits)
+            shift = scales.dodge(list(marks), len(panel.labels) if apart else 1)
+            _draw(panel, data[data["facet"] == panel.facet], looks, shift)
+            if references is not None:
+                _references(panel.axes, references[references["facet"] == panel.facet])
+        return sheet.figure
+
+
+def _draw(panel: panels.Panel, data: DataFrame, looks: Mapping[str, Look], shift: Sequence[float]) -> None:
+    """The series of one panel, the first one strongest. shift: factors on x that set them apart."""
+    panels.pale(panel.axes, data[data["label"].isin(panel.pale)])
+    last = max(len(panel.labels) - 1, 1)
+    for i, label in enumerate(panel.labels):
+        line = data[data["label"] == label].sort_values("x", kind="stable")
+        line = line.assign(x=line["x"] * shift[i % len(shift)])
+        plots.series(panel.axes, line, looks[label], 1 - i / last)
+
+
+def _reference_handle(name: str) -> Line2D:
+    return Line2D([], [], color=PALE, linewidth=1.2, linestyle=REFERENCES.get(name, DASHED), label=plots.plain(name))
+
+
+def _references(axes: Axes, data: DataFrame) -> None:
+    """Lines of chance and floor: level where they do not depend on x."""
+    for name, part in data.groupby("name", sort=False):
+        look: dict[str, Any] = {"color": PALE, "linewidth": 1.2, "linestyle": REFERENCES.get(name, DASHED), "zorder": 2}
+        if part["value"].nunique() == 1:
+            axes.axhline(part["value"].iloc[0], **look)
+        else:
+            axes.plot(part.sort_values("x")["x"], part.sort_values("x")["value"], **look)
