@@ -21,7 +21,11 @@ IN_RUNS = (
     "mamba2",
     "deltanet",
     "gated_deltanet",
+    "cosformer",
+    "hedgehog",
 )  # a run of chunks stays in a cache, and the counter sees each of its passes
+
+MANY_FEATURES = ("based", "performer")  # so do features there, of which each head has many times its width
 
 
 def moved(mixer, T, S, *, level="layer", phase="forward", B=1, param_bytes=0, **sizes):
@@ -80,12 +84,19 @@ def test_a_layer_never_moves_less_than_its_formula_nor_far_more(name, phase, rol
     if reason := BUILT_IN[name].unsupported(Spec(32, 2, 300, role), Use(256, 256, phase=phase)):
         pytest.skip(reason)
     known, counted = in_force(name, phase=phase, role=role)
-    assert known <= counted <= (20 if name in (*RECURRENT, *IN_RUNS) else 8) * known  # each step reads weights again
+    if known is None:
+        pytest.skip("gives no formula")
+    factor = 20 if name in (*RECURRENT, *IN_RUNS) else 50 if name in MANY_FEATURES else 8
+    assert known <= counted <= factor * known  # each step of a recurrence reads the weights again
 
 
 @pytest.mark.parametrize("name", [name for name in ON_CPU if name not in (*IN_ONE_CALL, *NO_STEPS)])
 def test_a_step_never_moves_less_than_its_formula(name):
+    if reason := BUILT_IN[name].unsupported(Spec(32, 2, 300), Use(256, 256, phase="decode")):
+        pytest.skip(reason)
     known, counted = in_force(name, phase="decode")
+    if known is None:
+        pytest.skip("gives no formula")
     assert known <= counted <= 6 * known
 
 
