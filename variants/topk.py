@@ -72,10 +72,12 @@ class TopK(Attention):
         n_kept = sum(min(self.k, n) for n in _n_visible(T, S, self.spec.role == "causal"))
         seen = visible_pairs(T, S, self.spec.role)
         core = 2.0 * self.spec.n_heads * (seen * self.d_k + n_kept * self.d_v)
+        n_maps = 2 + (self.spec.role == "causal" and T > 1) + (self.k < S)  # scores, masked, cut; weights
         return Flops(
             core,
             self.projection_flops(T, S),
             core_executed=self.pair_flops(T * S),
+            core_moved=self.core_moved(T, S) + 2.0 * self.spec.n_heads * T * (self.d_k + n_maps * S),
             projection_moved=self.projection_moved(T, S),
         )
 
