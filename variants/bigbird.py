@@ -146,7 +146,7 @@ class BigBird(Attention):
         return plain_attention(q, k, v, seen)
 
     def flops(self, T: int, S: int) -> Flops:
-        """Pairs of the definition, which are those that run; of the dense form, all."""
+        """Pairs of the definition, which are those that run; of the dense form, all. Blocks of keys are copied."""
         n, b = -(-T // self.block), self.block
         last = T - (n - 1) * b
         pairs = 0
@@ -154,11 +154,16 @@ class BigBird(Attention):
             n_near = len({0, n - 1, row - 1, row, row + 1} & set(range(n)))
             n_blocks = n if row in (0, n - 1) else n_near + min(self.n_random, n - n_near)
             pairs += (last if row == n - 1 else b) * ((n_blocks - 1) * b + last)
+        dense, fused = self.kind(T) == "dense", self.d_k == self.d_v
+        executed = T * S if dense else pairs
+        n_copied = 0 if dense else (n - 2) * (last - b) + b * ((n - 2) * (NEAR + self.n_random) - 2)
+        copies = 2.0 * self.spec.n_heads * n_copied * (self.d_k + self.d_v)
         return Flops(
             self.pair_flops(pairs),
             self.projection_flops(T, S),
-            self.pair_flops(T * S if self.kind(T) == "dense" else pairs),
-            backward=2.5 if self.d_k == self.d_v else 2.0,
+            self.pair_flops(executed),
+            backward=2.5 if fused else 2.0,
+            core_moved=self.core_moved(T, S) + copies + (0 if fused else 4 * self.spec.n_heads * executed),
             projection_moved=self.projection_moved(T, S),
         )
 

@@ -102,12 +102,14 @@ class Fixed(Attention):
 
     def flops(self, T: int, S: int) -> Flops:
         """Pairs of the definition; executed, every query of a call with every key of that call."""
-        fused = self.d_k == self.d_v
+        fused, calls = self.d_k == self.d_v, self._calls(min(T, S), S)
+        executed = sum(n * width * n_keys for n, width, n_keys in calls)
         return Flops(
             self.pair_flops(self._seen_pairs(T, S)),
             self.projection_flops(T, S),
-            self.pair_flops(self._executed_pairs(T, S)),
+            self.pair_flops(executed),
             backward=2.5 if fused else 2.0,
+            core_moved=self._moved(T, S, calls) + (0 if fused else 4 * self.spec.n_heads * executed),
             projection_moved=self.projection_moved(T, S),
         )
 
@@ -119,12 +121,22 @@ class Fixed(Attention):
         n_late = max(0, rest - (width - c))  # summaries of a block that is not full
         return whole * width * (width + (whole - 1) * c + n_late) + rest * (rest + whole * c)
 
-    def _executed_pairs(self, T: int, S: int) -> int:
-        T = min(T, S)
+    def _calls(self, T: int, S: int) -> list[tuple[int, int, int]]:
+        """Of each call: how many blocks, queries of a block, and keys that are put side by side for them."""
         if T == 1 and self.spec.role == "causal":
-            return (S - 1) // self.stride * self.n_summary + (S - 1) % self.stride + 1
-        groups = self._groups((S - T) // self.stride, S)
-        return sum((stop - start) * (min(self.stride, stop - start) + self._n_far(stop, S)) for start, stop in groups)
+            return [(1, 1, (S - 1) // self.stride * self.n_summary + (S - 1) % self.stride + 1)]
+        calls = []
+        for start, stop in self._groups((S - T) // self.stride, S):
+            width = min(self.stride, stop - start)
+            calls.append(((stop - start) // width, width, width + self._n_far(stop, S)))
+        return calls
+
+    def _moved(self, T: int, S: int, calls: list[tuple[int, int, int]]) -> float:
+        """Keys and values that are read, and their copies, written and read."""
+        n_copied = sum(n * n_keys for n, _, n_keys in calls)
+        skipped = max(0, S - T) // self.stride
+        n_read = min(n_copied, S - skipped * (self.stride - self.n_summary))
+        return self.core_moved(T, n_read) + 2.0 * self.spec.n_heads * n_copied * (self.d_k + self.d_v)
 
     def _groups(self, skipped: int, S: int) -> list[tuple[int, int]]:
         """Ranges of positions from block `skipped` to S, one for each call: whole blocks, then what is left."""

@@ -118,11 +118,14 @@ class Flex(Attention):
 
     def flops(self, T: int, S: int) -> Flops:
         """Pairs of the definition; what whole squares multiply beyond them is not counted."""
+        dense, n_keys = max(T, S) <= 2 * SQUARE, S if self.mask == "full" else min(T, S)  # each query sees itself
+        written_out = 4.0 * self.spec.n_heads * T * S if dense and self.d_k != self.d_v else 0.0
         return Flops(
             self.pair_flops(self._pairs(T, S)),
             self.projection_flops(T, S),
-            self.pair_flops(T * S) if max(T, S) <= 2 * SQUARE else None,
+            self.pair_flops(T * S) if dense else None,
             backward=2.5,
+            core_moved=self.core_moved(T, n_keys) + written_out,
             projection_moved=self.projection_moved(T, S),
         )
 
