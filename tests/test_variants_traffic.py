@@ -1,5 +1,7 @@
 """Bytes that a cell has to move by formula: against sums from shapes, and never above what torch's operations move."""
 
+from functools import partial
+
 import pytest
 import torch
 from cores import BUILT_IN, ON_CPU, RECURRENT, build, core, qkv
@@ -19,9 +21,14 @@ IN_RUNS = (
     "gla",
     "rwkv",
     "mamba2",
-    "deltanet",
-    "gated_deltanet",
-)  # a run of chunks stays in a cache, and the counter sees each of its passes
+    "based",
+    "cosformer",
+    "hedgehog",
+    "performer",
+    "mamba",
+    "s4d",
+)  # a run of chunks stays in a cache, and the counter sees each of its passes; s4d: it sees how a kernel is made
+NARROW = {"based": {"d_k": 8}, "performer": {"n_features": 32}}  # features as wide as others', which stay in the cache
 
 
 def moved(mixer, T, S, *, level="layer", phase="forward", B=1, param_bytes=0, **sizes):
@@ -29,11 +36,11 @@ def moved(mixer, T, S, *, level="layer", phase="forward", B=1, param_bytes=0, **
     return bytes_moved([mixer], level=level, phase=phase, T=T, S=S, B=B, **known)
 
 
-def in_force(name, **settings):
+def in_force(name, options=None, **settings):
     """What a record says that a call moves, and what torch's operations move in it."""
     asked = cell(T=256, S=256, max_T=300, d_model=32, n_heads=2, B=1, **settings)
     torch.manual_seed(0)
-    work = build_workload(asked, build_module(asked, BUILT_IN[name]))
+    work = build_workload(asked, build_module(asked, partial(BUILT_IN[name], **(options or {}))))
     with torch.set_grad_enabled("backward" in asked.phase or "train" in asked.phase):
         call = phase_call(work, asked.phase)
         call()
@@ -79,12 +86,14 @@ def test_projections_move_inputs_and_outputs_of_the_maps(name, T, S, role):
 def test_a_layer_never_moves_less_than_its_formula_nor_far_more(name, phase, role):
     if reason := BUILT_IN[name].unsupported(Spec(32, 2, 300, role), Use(256, 256)):
         pytest.skip(reason)
-    known, counted = in_force(name, phase=phase, role=role)
+    known, counted = in_force(name, NARROW.get(name), phase=phase, role=role)
     assert known <= counted <= (20 if name in (*RECURRENT, *IN_RUNS) else 8) * known  # each step reads weights again
 
 
 @pytest.mark.parametrize("name", [name for name in ON_CPU if name not in IN_ONE_CALL])
 def test_a_step_never_moves_less_than_its_formula(name):
+    if reason := BUILT_IN[name].unsupported(Spec(32, 2, 300), Use(256, 256, phase="decode")):
+        pytest.skip(reason)
     known, counted = in_force(name, phase="decode")
     assert known <= counted <= 6 * known
 

@@ -129,7 +129,7 @@ class Nystrom(Attention):
         )
 
     def _left_behind(self, T: int, n: int) -> int:
-        """Numbers of a head that one operation leaves to the next: landmarks, A and Z, sums, values padded and mixed."""
+        """What a head leaves to its next operation: landmarks, A and Z, sums, values padded and mixed."""
         maps = 3 + 4 * self.iterations  # scores, A, the first Z; four products an iteration
         written_out = 0 if self.d_k == self.d_v else 4 * T * n  # scores and weights of F and of M
         return n * (2 * self.d_k + 2 * self.d_v) + maps * n**2 + 3 * T * self.d_v + written_out
