@@ -73,12 +73,15 @@ class Linformer(Attention):
         return torch.einsum("bhtr,bhrd->bhtd", weights / weights.sum(-1, keepdim=True), values)
 
     def flops(self, T: int, S: int) -> Flops:
-        """Keys and values are projected once per group, then T queries meet `rank` keys."""
+        """Keys and values are projected once per group, then T queries meet `rank` keys.
+
+        Numbers moved are known where E and F are read whole: parameters are counted elsewhere, all of them.
+        """
         onto = 2.0 * S * self.rank * self.n_kv_heads * (self.d_k + self.d_v)
         return Flops(
             onto + self.pair_flops(T * self.rank),
             self.projection_flops(T, S),
-            core_moved=self.core_moved(T, S),
+            core_moved=self.core_moved(T, S) if self.spec.max_T == S else None,
             projection_moved=self.projection_moved(T, S),
         )
 
