@@ -88,7 +88,7 @@ class BigBird(Attention):
 
         Where fewer than r are left, the row's own block stands in for those that are missing.
         """
-        row = torch.arange(1, n - 1, device=self.draws.device).expand(len(self.draws), -1)  # (H, n - 2)
+        row = torch.arange(1, max(1, n - 1), device=self.draws.device).expand(len(self.draws), -1)  # (H, n - 2)
         taken = [torch.zeros_like(row), row - 1, row, row + 1, torch.full_like(row, n - 1)]
         taken[1] = torch.where(row == 1, n, row - 1)  # n: beyond all, where a near block is a global one
         taken[3] = torch.where(row == n - 2, n, row + 1)
