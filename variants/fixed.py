@@ -103,13 +103,15 @@ class Fixed(Attention):
     def flops(self, T: int, S: int) -> Flops:
         """Pairs of the definition; executed, every query of a call with every key of that call."""
         fused, executed, H = self.d_k == self.d_v, self._executed_pairs(T, S), self.spec.n_heads
+        skipped = max(0, S - T) // self.stride  # blocks before the first query, of which summaries are read
+        n_read = 0 if T == 1 else S - skipped * (self.stride - self.n_summary)
         copied = 2.0 * H * self._n_copied(T, S) * (self.d_k + self.d_v)
         return Flops(
             self.pair_flops(self._seen_pairs(T, S)),
             self.projection_flops(T, S),
             self.pair_flops(executed),
             backward=2.5 if fused else 2.0,
-            core_moved=self.core_moved(T, 0 if T == 1 else S) + copied + (0.0 if fused else 4.0 * H * executed),
+            core_moved=self.core_moved(T, n_read) + copied + (0.0 if fused else 4.0 * H * executed),
             projection_moved=self.projection_moved(T, S),
         )
 

@@ -70,16 +70,17 @@ class TopK(Attention):
     def flops(self, T: int, S: int) -> Flops:
         """Core: all pairs are scored and k weights per query used; executed: all are multiplied.
 
-        Scores, scores without those of the others, and weights are written and read: 6 maps.
+        Maps that are written and read: scores, where there are hidden ones or others these without them, and weights.
         """
         n_kept = sum(min(self.k, n) for n in _n_visible(T, S, self.spec.role == "causal"))
+        n_maps = 2 + (self.spec.role == "causal" and T > 1) + (self.k < S)
         seen = visible_pairs(T, S, self.spec.role)
         core = 2.0 * self.spec.n_heads * (seen * self.d_k + n_kept * self.d_v)
         return Flops(
             core,
             self.projection_flops(T, S),
             core_executed=self.pair_flops(T * S),
-            core_moved=self.core_moved(T, S) + 6.0 * self.spec.n_heads * T * S,
+            core_moved=self.core_moved(T, S) + 2.0 * self.spec.n_heads * T * (self.d_k + n_maps * S),
             projection_moved=self.projection_moved(T, S),
         )
 
