@@ -30,8 +30,8 @@ class CosFormer(FeatureAttention):
     """ReLU features, weighed by the cosine of the distance."""
 
     equivariant = False
-    normalised = False  # weights sum to 1, or are all 0
     positional = True
+    normalised = False  # a query may share no ReLU feature with any key: weights sum to 1, or are all 0
 
     @property
     def n_features(self) -> int:
