@@ -106,7 +106,7 @@ def test_sizes_have_defaults_and_limits():
         mixer = BUILT_IN["fixed_sparse"](Spec(8, 2, max_T), **options)
         return mixer.stride, mixer.n_summary
 
-    assert [sizes(max_T) for max_T in (1, 5, 100, 1024)] == [(1, 1), (2, 2), (10, 8), (32, 8)]
+    assert [sizes(max_T) for max_T in (1, 5, 100, 1024)] == [(1, 1), (2, 1), (10, 2), (32, 8)]
     assert sizes(100, n_summary=3) == (10, 3)
     told = "n_summary must be at most the stride, 4, got 5"
     with pytest.raises(ValueError, match=told):

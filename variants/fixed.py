@@ -5,7 +5,7 @@
     A block's last c positions are seen by all that follow: two steps join any two positions by way of them.
 
     l         stride      width of a block; default: the root of max_T, rounded down
-    c         n_summary   positions at a block's end that stand for it; default: 8, at most l
+    c         n_summary   positions at a block's end that stand for it; default: 8, at most l / 4
     A_i       -           the keys that query i sees
     q, k, v   q, k, v     queries, keys and values of one head
     d_k       d_k         width of queries and keys
@@ -58,7 +58,7 @@ class Fixed(Attention):
         if reason := too_many(spec, stride, n_summary):
             raise ValueError(reason)
         self.stride = stride or math.isqrt(spec.max_T)
-        self.n_summary = n_summary or min(N_SUMMARY, self.stride)
+        self.n_summary = n_summary or max(1, min(N_SUMMARY, self.stride // 4))
 
     @classmethod
     def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:

@@ -64,8 +64,8 @@ class Grouped(Attention):
     def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Every pair, with keys and values written out for each head."""
         T, S, H = q.shape[2], k.shape[2], self.spec.n_heads
-        group = torch.arange(H) * k.shape[1] // H
-        visible = torch.ones(T, S, dtype=torch.bool).tril(S - T if self.spec.role == "causal" else S)
+        group = torch.arange(H, device=q.device) * k.shape[1] // H
+        visible = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T if self.spec.role == "causal" else S)
         visible = visible if key_mask is None else visible & key_mask[:, None, None, :]
         return plain_attention(q, k[:, group], v[:, group], visible)
 

@@ -61,7 +61,7 @@ class TopK(Attention):
     def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Each key counts that fewer than k others beat."""
         T, S = q.shape[2], k.shape[2]
-        visible = torch.ones(T, S, dtype=torch.bool).tril(S - T if self.spec.role == "causal" else S)
+        visible = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T if self.spec.role == "causal" else S)
         visible = visible if key_mask is None else visible & key_mask[:, None, None, :]
         scores = torch.einsum("bhid,bhjd->bhij", q.detach(), k.detach()).masked_fill(~visible, -torch.inf)
         n_better = (scores[..., None, :] > scores[..., :, None]).sum(-1)  # (B, H, T, S)
