@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,18 @@ class Catalogue:
     digests: Mapping[str, str] = field(default_factory=dict)
     broken: tuple[str, ...] = ()
     clashes: tuple[str, ...] = ()
+
+    def group_mistakes(self, point: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+        """What is wrong with heads that keys share at one point of a grid: they have to divide those of queries.
+
+        tables: options by variant, for uses that do not say otherwise.
+        """
+        n_heads = point["d_model"] // point["d_head"] if "d_head" in point else point["n_heads"]
+        for use in point["variant"]:
+            key = variant_key(use.name, {**tables.get(use.name, {}), **use.options})
+            n_kv_heads = self.variants.get(key, Described()).options.get("n_kv_heads")
+            if isinstance(n_kv_heads, int) and n_heads % n_kv_heads:
+                yield f"variant: {use.name} has n_kv_heads = {n_kv_heads}, which must divide n_heads = {n_heads}"
 
 
 def variant_key(name: str, options: Mapping[str, Any]) -> str:

@@ -312,6 +312,7 @@ def _point_mistakes(point: Mapping[str, Any], tables: Mapping[str, Any], catalog
     heads = "d_head" if "d_head" in point else "n_heads"
     if point["d_model"] % point[heads]:
         yield f"d_model: {point['d_model']} is not divisible by {heads} = {point[heads]}"
+    yield from catalogue.group_mistakes(point, _tables(tables.get("options")))
     if S not in (None, T) and point["role"] != "cross" and point["level"] != "core":
         yield f"S: {S} differs from T = {T}; only the role cross and the level core have an S of their own"
     longest = max(T, S or T) + (point["phase"] == "decode")
@@ -321,10 +322,9 @@ def _point_mistakes(point: Mapping[str, Any], tables: Mapping[str, Any], catalog
     if point["device"] not in (*catalogue.devices, "auto"):
         yield f"device: torch sees no {point['device']} here; available: {', '.join(catalogue.devices)}"
     if task is not None:
-        options = _tables(tables.get("tasks")).get(task, {})
-        min_T = catalogue.tasks.get(variant_key(task, options), Described()).min_T
-        if min_T > T:
-            yield f"T: {T} is too short for the task {task}; its smallest T is {min_T}"
+        about = catalogue.tasks.get(variant_key(task, _tables(tables.get("tasks")).get(task, {})), Described())
+        if about.min_T > T:
+            yield f"T: {T} is too short for the task {task}; its smallest T is {about.min_T}"
 
 
 def _line(tables: Mapping[str, Any], detail: ErrorDetails) -> str:

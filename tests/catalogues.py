@@ -32,6 +32,10 @@ class Linear:
     ) -> None: ...
 
 
+class Grouped:
+    def __init__(self, spec: object, *, n_kv_heads: Annotated[int, Ge(1)] | None = None) -> None: ...
+
+
 class Demanding:
     def __init__(
         self, spec: object, *, n: int, sizes: tuple[int, ...] | list[int] = (), strict: bool = False
@@ -42,7 +46,7 @@ class Distance:
     def __init__(self, T: int, *, n_slots: Annotated[int, Ge(1)] = 4) -> None: ...
 
 
-VARIANTS = {"full": Plain, "fused": Plain, "window": Window, "linear": Linear, "demanding": Demanding}
+VARIANTS = {"full": Plain, "fused": Grouped, "window": Window, "linear": Linear, "demanding": Demanding}
 TASKS = {"distance": Distance}
 TORN = "plugin torn.py: ImportError: no such thing (torn.py:3)"
 

@@ -285,6 +285,12 @@ WRONG_COMBINATIONS = {
     GRID + "n_heads = 5\n": "grid[0].d_model: 64 is not divisible by n_heads = 5",
     GRID.replace("d_model = 64", "d_model = 66"): "grid[0].d_model: 66 is not divisible by n_heads = 4",
     GRID + "d_head = 24\n": "grid[0].d_model: 64 is not divisible by d_head = 24",
+    with_variant('[{ name = "fused", n_kv_heads = 2 }, { name = "fused", n_kv_heads = 3 }]'): (
+        "grid[0].variant: fused has n_kv_heads = 3, which must divide n_heads = 4"
+    ),
+    with_variant('"fused"') + "d_head = 16\n[options.fused]\nn_kv_heads = 8\n": (
+        "grid[0].variant: fused has n_kv_heads = 8, which must divide n_heads = 4"
+    ),
     GRID + "d_head = 16\nn_heads = 4\n": "grid[0].d_head: give n_heads or d_head, not both",
     "[defaults]\nd_head = 16\nn_heads = 4\n" + GRID: "defaults.d_head: give n_heads or d_head, not both",
     GRID + "max_T = 32\n": "grid[0].T: 64 is beyond max_T = 32",

@@ -116,7 +116,7 @@ def test_features_without_a_normaliser_are_the_sum_of_outer_products_by_its_root
     q, k, v = qkv(33, 33)
     found = core("linear", features="identity", norm="rms", chunk=8).attend(q, k, v)
     sums = (q @ k.mT).tril() @ v
-    assert_equal([found], [sums / (sums.square().mean(-1, keepdim=True) + 1e-5).sqrt()], 1e-12)
+    assert_equal([found], [sums / (sums.square().mean(-1, keepdim=True) + 1e-3).sqrt()], 1e-12)
     assert not core("linear", norm="rms").normalised
     assert core("linear").normalised
 

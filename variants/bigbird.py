@@ -87,7 +87,7 @@ class BigBird(Attention):
 
         Where fewer than r are left, the row's own block stands in for those that are missing.
         """
-        row = torch.arange(1, n - 1, device=self.draws.device).expand(len(self.draws), -1)  # (H, n - 2)
+        row = torch.arange(1, max(1, n - 1), device=self.draws.device).expand(len(self.draws), -1)  # (H, n - 2)
         taken = [torch.zeros_like(row), row - 1, row, row + 1, torch.full_like(row, n - 1)]
         taken[1] = torch.where(row == 1, n, row - 1)  # n: beyond all, where a near block is a global one
         taken[3] = torch.where(row == n - 2, n, row + 1)
@@ -149,16 +149,21 @@ class BigBird(Attention):
         """Pairs of the definition, which are those that run; of the dense form, all."""
         n, b = -(-T // self.block), self.block
         last = T - (n - 1) * b
-        pairs = 0
+        pairs, copied = 0, 0
         for row in range(n):
             n_near = len({0, n - 1, row - 1, row, row + 1} & set(range(n)))
             n_blocks = n if row in (0, n - 1) else n_near + min(self.n_random, n - n_near)
+            copied += 0 if row in (0, n - 1) else (n_blocks - 1) * b + last
             pairs += (last if row == n - 1 else b) * ((n_blocks - 1) * b + last)
+        fused, dense, H = self.d_k == self.d_v, self.kind(T) == "dense", self.spec.n_heads
+        executed = T * S if dense else pairs
+        moved = 0.0 if dense else 2.0 * H * copied * (self.d_k + self.d_v)
         return Flops(
             self.pair_flops(pairs),
             self.projection_flops(T, S),
-            self.pair_flops(T * S if self.kind(T) == "dense" else pairs),
-            backward=2.5 if self.d_k == self.d_v else 2.0,
+            self.pair_flops(executed),
+            backward=2.5 if fused else 2.0,
+            core_moved=self.core_moved(T, S) + moved + (0.0 if fused else 4.0 * H * executed),
             projection_moved=self.projection_moved(T, S),
         )
 

@@ -31,6 +31,7 @@ class CosFormer(FeatureAttention):
 
     equivariant = False
     positional = True
+    normalised = False  # a query may share no ReLU feature with any key: weights sum to 1, or are all 0
 
     @property
     def n_features(self) -> int:

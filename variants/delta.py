@@ -32,7 +32,14 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.kernels import Backend, FlaKernel, ShortConvolution, delta_recurrence, short_convolution
+from attnbench.kernels import (
+    Backend,
+    FlaKernel,
+    ShortConvolution,
+    delta_recurrence,
+    short_convolution,
+    short_convolution_moved,
+)
 from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use, check_count, check_name
 
 ONE_WAY = "a state that overwrites reads one sequence in one direction: the role must be causal"
@@ -175,8 +182,10 @@ class DeltaNet(Attention):
         return super().core_moved(T, S) + self.spec.n_heads * S
 
     def projection_moved(self, T: int, S: int) -> float:
-        """Adds beta."""
-        return super().projection_moved(T, S) + self.n_kv_heads * S
+        """Adds beta, and what convolutions leave behind."""
+        n_channels = sum(len(layer.weight) for layer in self._convolutions().values())
+        convolved = S * n_channels * short_convolution_moved(self.conv)
+        return super().projection_moved(T, S) + self.n_kv_heads * S + convolved
 
     def extra_record(self) -> dict[str, str]:
         """The backend that the last call ran on."""

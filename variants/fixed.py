@@ -102,12 +102,14 @@ class Fixed(Attention):
 
     def flops(self, T: int, S: int) -> Flops:
         """Pairs of the definition; executed, every query of a call with every key of that call."""
-        fused = self.d_k == self.d_v
+        fused, executed, H = self.d_k == self.d_v, self._executed_pairs(T, S), self.spec.n_heads
+        copied = 2.0 * H * self._n_copied(T, S) * (self.d_k + self.d_v)
         return Flops(
             self.pair_flops(self._seen_pairs(T, S)),
             self.projection_flops(T, S),
-            self.pair_flops(self._executed_pairs(T, S)),
+            self.pair_flops(executed),
             backward=2.5 if fused else 2.0,
+            core_moved=self.core_moved(T, 0 if T == 1 else S) + copied + (0.0 if fused else 4.0 * H * executed),
             projection_moved=self.projection_moved(T, S),
         )
 
@@ -125,6 +127,15 @@ class Fixed(Attention):
             return (S - 1) // self.stride * self.n_summary + (S - 1) % self.stride + 1
         groups = self._groups((S - T) // self.stride, S)
         return sum((stop - start) * (min(self.stride, stop - start) + self._n_far(stop, S)) for start, stop in groups)
+
+    def _n_copied(self, T: int, S: int) -> int:
+        """Keys that stand beside each other for the calls: for each block its own, and the summaries it is shown."""
+        if min(T, S) == 1:
+            return self._executed_pairs(T, S)
+        return sum(
+            (stop - start) + max(1, (stop - start) // self.stride) * self._n_far(stop, S)
+            for start, stop in self._groups((S - min(T, S)) // self.stride, S)
+        )
 
     def _groups(self, skipped: int, S: int) -> list[tuple[int, int]]:
         """Ranges of positions from block `skipped` to S, one for each call: whole blocks, then what is left."""

@@ -123,6 +123,7 @@ class Flex(Attention):
             self.projection_flops(T, S),
             self.pair_flops(T * S) if max(T, S) <= 2 * SQUARE else None,
             backward=2.5,
+            core_moved=self.core_moved(T, S),
             projection_moved=self.projection_moved(T, S),
         )
 

@@ -30,7 +30,13 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.kernels import ShortConvolution, fft_convolution, fft_convolution_flops
+from attnbench.kernels import (
+    ShortConvolution,
+    fft_convolution,
+    fft_convolution_flops,
+    fft_convolution_moved,
+    short_convolution_moved,
+)
 from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use, check_count
 
 NO_CROSS = "a convolution reads one sequence, so there is no cross role"
@@ -113,7 +119,13 @@ class Hyena(Mixer):
         d_model, d_filter = self.spec.d_model, len(self.frequency)
         network = 2.0 * T * (self.n_features * d_filter + 2 * d_filter**2 + d_filter * self.last.out_features)
         elementwise = d_model * (fft_convolution_flops(T) + 2.0 * 3 * N_TAPS * T)
-        return Flops(network + elementwise, 8.0 * T * d_model**2)
+        between = 3 + 3 * short_convolution_moved(N_TAPS) + 3  # maps in; convolved; u out, y in, gated y out
+        return Flops(
+            network + elementwise,
+            8.0 * T * d_model**2,
+            core_moved=d_model * (between * T + fft_convolution_moved(T)),
+            projection_moved=6.0 * T * d_model,
+        )
 
     def filters(self, T: int) -> Tensor:
         """h for lags 0 to T - 1 of the past and, in both directions, of the future from lag 1: (1 or 2, T, d_model)."""

@@ -73,9 +73,22 @@ class Linformer(Attention):
         return torch.einsum("bhtr,bhrd->bhtd", weights / weights.sum(-1, keepdim=True), values)
 
     def flops(self, T: int, S: int) -> Flops:
-        """Keys and values are projected once per group, then T queries meet `rank` keys."""
+        """Keys and values are projected once per group, then T queries meet `rank` keys.
+
+        Numbers moved are known where E and F are read whole: parameters are counted elsewhere, all of them.
+        """
         onto = 2.0 * S * self.rank * self.n_kv_heads * (self.d_k + self.d_v)
-        return Flops(onto + self.pair_flops(T * self.rank), self.projection_flops(T, S))
+        return Flops(
+            onto + self.pair_flops(T * self.rank),
+            self.projection_flops(T, S),
+            core_moved=self.core_moved(T, S) if self.spec.max_T == S else None,
+            projection_moved=self.projection_moved(T, S),
+        )
+
+    def core_moved(self, T: int, S: int) -> float:
+        """Numbers of q and y, of each group's keys and values, of these projected, of scores that a kernel writes."""
+        H, written_out = self.spec.n_heads, 0 if self.d_k == self.d_v else 4 * T * self.rank
+        return float((H * T + self.n_kv_heads * (S + 2 * self.rank)) * (self.d_k + self.d_v) + H * written_out)
 
     def _shown(self, kv: Tensor, key_mask: Tensor | None) -> Tensor:
         """One head per group (B, G, S, D), 0 where hidden."""

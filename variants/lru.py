@@ -110,7 +110,14 @@ class LRU(Mixer):
         """The scan is the core, 8 for a complex multiply-add, which no counter sees; B and C are the projection."""
         n_ways = 2 if self._two else 1
         maps = 2.0 * T * (self.B.numel() + self.C.numel())
-        return Flops(8.0 * T * self.n_state * n_ways, maps, core_executed=0.0)
+        n_in, n_out, d_model = 2 * self.n_state, 2 * self.n_state * n_ways, self.spec.d_model
+        return Flops(
+            8.0 * T * self.n_state * n_ways,
+            maps,
+            core_executed=0.0,
+            core_moved=float(T * (3 * n_in + n_out)),  # B x in; gamma B x out and in; h out
+            projection_moved=float(T * (n_in + n_out + 4 * d_model)),  # x in, B x out, h in; C h out and in; y out
+        )
 
     def step_flops(self, T: int, S: int) -> Flops:
         """One step of the recurrence."""

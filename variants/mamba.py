@@ -19,6 +19,7 @@ inputs. As in the authors' code, A is discretised exactly and B by Euler's rule,
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -26,7 +27,7 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.kernels import ShortConvolution, recurrence_reason, reversal, selective_scan
+from attnbench.kernels import ShortConvolution, recurrence_reason, reversal, selective_scan, short_convolution_moved
 from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use, check_count
 
 ONE_WAY = "a selective scan runs one way, so there is no bidirectional role"
@@ -133,11 +134,20 @@ class Mamba(Mixer):
         E, n_states = self.d_inner, self.d_inner * self.n_state
         maps = (self.w_in, self.w_x, self.w_dt, self.w_out)
         projection = 2.0 * T * sum(layer.weight.numel() for layer in maps)
-        return Flops(T * (6.0 * n_states + 2.0 * self.n_taps * E), projection, core_executed=2.0 * T * n_states)
+        N, d_model, convolved = self.n_state, self.spec.d_model, short_convolution_moved(self.n_taps)
+        return Flops(
+            T * (6.0 * n_states + 2.0 * self.n_taps * E),
+            projection,
+            core_executed=2.0 * T * n_states,
+            # u, dt, z, B and C in, y out; out and in: with bias, SiLU, softplus, dt u, s, with D u, SiLU of z
+            core_moved=float(T * ((4 + convolved + 14) * E + 2 * N)),
+            projection_moved=float(T * (2 * d_model + 5 * E + 2 * self.dt_rank + 2 * N)),
+        )
 
     def step_flops(self, T: int, S: int) -> Flops:
-        """One step."""
-        return self.flops(1, 1)
+        """One step, which reads a state and writes one."""
+        one = self.flops(1, 1)
+        return replace(one, core_moved=(one.core_moved or 0.0) + 2 * self.d_inner * self.n_state)
 
     def _activated(self, u: Tensor) -> Tensor:
         return F.silu(u + self.conv_bias)

@@ -163,7 +163,14 @@ class _Minimal(Mixer):
         n_states = sum(layer.d_state for layer in layers)
         weights = [layer.w_in.weight.numel() for layer in layers]
         weights += [layer.w_out.weight.numel() for layer in layers if layer.w_out is not None]
-        return Flops(2.0 * T * n_states, 2.0 * T * sum(weights), core_executed=0.0)
+        n_maps, n_out = (self.n_gates + 1) * n_states, 0 if self.expand == 1 else n_states + self.spec.d_model
+        return Flops(
+            2.0 * T * n_states,
+            2.0 * T * sum(weights),
+            core_executed=0.0,
+            core_moved=float(T * (n_maps + 5 * n_states)),  # maps in; what is kept and written, out and in; h out
+            projection_moved=float(T * (self.spec.d_model + n_maps + n_out)),
+        )
 
     def step_flops(self, T: int, S: int) -> Flops:
         """One step of the recurrence."""

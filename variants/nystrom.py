@@ -124,7 +124,15 @@ class Nystrom(Attention):
             mixing + taps * T * self.kernel,
             self.projection_flops(T, S),
             core_executed=mixing + taps * n_blocks * BLOCK * (BLOCK + self.kernel - 1),
+            core_moved=self.core_moved(T, S) + 2.0 * H * self._left_behind(T, n),
+            projection_moved=self.projection_moved(T, S),
         )
+
+    def _left_behind(self, T: int, n: int) -> int:
+        """What a head leaves to its next operation: landmarks, A and Z, sums, values padded and mixed."""
+        maps = 3 + 4 * self.iterations  # scores, A, the first Z; four products an iteration
+        written_out = 0 if self.d_k == self.d_v else 4 * T * n  # scores and weights of F and of M
+        return n * (2 * self.d_k + 2 * self.d_v) + maps * n**2 + 3 * T * self.d_v + written_out
 
     def _inverse(self, few_q: Tensor, few_k: Tensor, real: Tensor | None) -> Tensor:
         """Z (B, H, m, m) from landmarks (B, H, m, d_k), 0 for those that `real` (B, m) hides; at least float32."""

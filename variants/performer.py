@@ -86,11 +86,10 @@ class Performer(FeatureAttention):
         return super().forward(x, context=context, key_mask=key_mask)
 
     def phi(self, x: Tensor, which: str, start: int) -> Tensor:
-        """Features; of exponentials those of queries alone, each by its largest one."""
+        """Features; of exponentials those of queries alone, each by their sum, which is one pass over them."""
         if self.kind == "relu":
             return F.relu(self._projected(x)) + RELU_FLOOR
-        u = self._exponents(x)
-        return (u - u.detach().amax(-1, keepdim=True)).exp_()
+        return self._exponents(x).softmax(-1)
 
     def slow_weights(self, q: Tensor, k: Tensor, start: int) -> Tensor:
         """phi(q_i) phi(k_j), feature by feature."""
@@ -132,13 +131,14 @@ class Performer(FeatureAttention):
         u = self._projected(x)
         return torch.cat((u, -u), dim=-1) if self.kind == "hyperbolic" else u
 
-    def _key_exponents(self, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Exponents (B, H, S, m), -inf for hidden keys, and the largest of each key (B, H, S), NO_KEY at least."""
+    def _key_exponents(self, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """u (B, H, S, m), what is to be taken off (B, H, S, 1), inf for hidden keys, and the largest difference
+        (B, H, S) of each key, NO_KEY at least."""
         k = k.to(torch.promote_types(k.dtype, torch.float32))
-        u = self._exponents(k) - k.square().sum(-1, keepdim=True) / (2 * self.d_k**0.5)
+        u, off = self._exponents(k), k.square().sum(-1, keepdim=True) / (2 * self.d_k**0.5)
         if key_mask is not None:
-            u = u.masked_fill(~key_mask[:, None, :, None], -torch.inf)
-        return u, u.detach().amax(-1).clamp(min=NO_KEY)
+            off = off.masked_fill(~key_mask[:, None, :, None], torch.inf)
+        return u, off, (u.detach().amax(-1) - off.detach()[..., 0]).clamp(min=NO_KEY)
 
     def _summed(self, k: Tensor, v: Tensor, start: int, key_mask: Tensor | None) -> State:
         """Sums (B, H, m, width) and scale (B, H, 1, 1) of all keys, some at a time so that they stay in a cache."""
@@ -147,33 +147,37 @@ class Performer(FeatureAttention):
         (B, H, S, _), values = k.shape, self._values(v)
         sums = values.new_zeros(B, H, self.n_features, values.shape[-1])
         state = {"sums": sums, "scale": sums.new_full((B, H, 1, 1), NO_KEY)}
-        cuts = [stop - first for first, stop, _ in pieces(S, self.chunk, B * H * self.n_features, k.device)]
+        cuts = [stop - first for first, stop, _ in pieces(S, self.chunk, B * H * self.n_features // 4, k.device)]
         masks = [None] * len(cuts) if key_mask is None else torch.split(key_mask, cuts, dim=1)
         for k_part, v_part, hidden in zip(torch.split(k, cuts, 2), torch.split(values, cuts, 2), masks, strict=True):
-            u, largest = self._key_exponents(k_part, hidden)
-            state = _onto(state, u, largest, v_part)
+            state = _onto(state, *self._key_exponents(k_part, hidden), v_part)
         return state
 
     def _added(self, k: Tensor, v: Tensor, at: int, state: State) -> State:
         if self.kind == "relu":
             return super()._added(k, v, at, state)
-        u, largest = (self._one_per_group(one) for one in self._key_exponents(k, None))
-        return _onto(state, u, largest, self._values(self._one_per_group(v)))
+        u, off, largest = (self._one_per_group(one) for one in self._key_exponents(k, None))
+        return _onto(state, u, off, largest, self._values(self._one_per_group(v)))
 
     def _mixed(self, qkv: tuple[Tensor, ...], at: int, key_mask: Tensor | None, state: State) -> tuple[Tensor, State]:
         if self.kind == "relu":
             return super()._mixed(qkv, at, key_mask, state)
         q, k, values = qkv
-        u, largest = self._key_exponents(k, key_mask)
+        u, off, largest = self._key_exponents(k, key_mask)
         scale = torch.maximum(largest.cummax(-1).values, state["scale"][..., 0])  # (B, H, n)
         decay = (torch.cat((state["scale"][..., 0], scale[..., :-1]), dim=-1) - scale).clamp(min=FORGOTTEN)
-        phi_q, phi_k = self._features(q, "q", at), (u - scale[..., None]).exp()
+        phi_q, phi_k = self._features(q, "q", at), _by_scale(u, off, scale[..., None])
         y, sums = matrix_recurrence(phi_q, phi_k, values, state["sums"], chunk=self.chunk, log_decay=decay)
         return y, {"sums": sums, "scale": scale[..., -1:, None]}
 
 
-def _onto(state: State, u: Tensor, largest: Tensor, values: Tensor) -> State:
-    """Add keys of exponents u (B, H, n, m), n at least 1, to sums that are brought to their scale."""
+def _onto(state: State, u: Tensor, off: Tensor, largest: Tensor, values: Tensor) -> State:
+    """Add keys of exponents u - off (B, H, n, m), n at least 1, to sums that are brought to their scale."""
     scale = torch.maximum(state["scale"], largest.amax(-1)[..., None, None])
-    sums = state["sums"] * (state["scale"] - scale).exp() + (u - scale).exp().mT @ values
+    sums = state["sums"] * (state["scale"] - scale).exp() + _by_scale(u, off, scale).mT @ values
     return {"sums": sums, "scale": scale}
+
+
+def _by_scale(u: Tensor, off: Tensor, scale: Tensor) -> Tensor:
+    """exp(u - off - scale), in the place of u (B, H, n, m), which is large."""
+    return u.sub_(off + scale).exp_()

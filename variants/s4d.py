@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.kernels import fft_convolution, fft_convolution_flops
+from attnbench.kernels import fft_convolution, fft_convolution_flops, fft_convolution_moved
 from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use, check_count, check_name
 
 NO_CROSS = "a state space reads one sequence, so there is no cross role"
@@ -115,12 +115,19 @@ class S4D(Mixer):
             transforms + per_lag * T,
             4.0 * T * d_model**2,
             core_executed=transforms + per_lag * R * n_stretches,
+            core_moved=d_model * (fft_convolution_moved(T) + 5.0 * T),  # GELU: s in, one out; GLU: two in, y out
+            projection_moved=3.0 * T * d_model,
         )
 
     def step_flops(self, T: int, S: int) -> Flops:
         """By formula: six multiply-adds per pair of states (w h, Re(C h)), elementwise; one for what passes by."""
         d_model = self.spec.d_model
-        return Flops(12.0 * d_model * self.n_pairs + 2.0 * d_model, 4.0 * d_model**2)
+        return Flops(
+            12.0 * d_model * self.n_pairs + 2.0 * d_model,
+            4.0 * d_model**2,
+            core_moved=d_model * (12.0 * self.n_pairs + 8.0),  # h in and out, w h and C h out and in; x to y
+            projection_moved=3.0 * d_model,
+        )
 
     def kernels(self, T: int) -> Tensor:
         """K for lags 0 to T - 1, of the past and, in both directions, of the future from lag 1: (1 or 2, T, d_model).

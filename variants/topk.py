@@ -68,7 +68,10 @@ class TopK(Attention):
         return plain_attention(q, k, v, visible & (n_better < self.k))
 
     def flops(self, T: int, S: int) -> Flops:
-        """Every pair is scored; of the weights only min(k, ...) per query differ from 0, but all are multiplied."""
+        """Core: all pairs are scored and k weights per query used; executed: all are multiplied.
+
+        Scores, scores without those of the others, and weights are written and read: 6 maps.
+        """
         n_kept = sum(min(self.k, n) for n in _n_visible(T, S, self.spec.role == "causal"))
         seen = visible_pairs(T, S, self.spec.role)
         core = 2.0 * self.spec.n_heads * (seen * self.d_k + n_kept * self.d_v)
@@ -76,6 +79,7 @@ class TopK(Attention):
             core,
             self.projection_flops(T, S),
             core_executed=self.pair_flops(T * S),
+            core_moved=self.core_moved(T, S) + 6.0 * self.spec.n_heads * T * S,
             projection_moved=self.projection_moved(T, S),
         )
 

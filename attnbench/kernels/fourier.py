@@ -42,6 +42,14 @@ def fft_convolution_flops(T: int) -> float:
     return 15.0 * T * log2(2 * T) + 6.0 * T if T else 0.0
 
 
+def fft_convolution_moved(T: int) -> float:
+    """Numbers per channel of a sequence that `fft_convolution` reads and writes, those of the kernel left out.
+
+    x in; padded, its spectrum, and that times the kernel's, out and in; what comes back out, T of it in; y out.
+    """
+    return 7.0 * fast_size(2 * T - 1) + 3.0 * T if T else 0.0
+
+
 @cache
 def fast_size(n: int) -> int:
     """The least product of powers of 2, 3 and 5 that is at least n: a length that transforms quickly."""

@@ -24,6 +24,14 @@ def short_convolution(x: Tensor, weight: Tensor, before: Tensor | None = None) -
     return y
 
 
+def short_convolution_moved(width: int) -> int:
+    """Numbers per channel and position that `short_convolution` leaves behind: padded input and each tap's sum.
+
+    Each is written and read once; the last sum is the output.
+    """
+    return 2 * (1 + width)
+
+
 class ShortConvolution(nn.Module):
     """`short_convolution` with learned taps, drawn uniformly from -1/sqrt(width) to 1/sqrt(width) as torch's are.
 

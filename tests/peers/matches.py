@@ -100,10 +100,6 @@ class Rival:
         except PackageNotFoundError:
             return None
 
-    def missing(self) -> bool:
-        """Whether no variant of that name is installed."""
-        return not entry_points(group="attnbench.variants", name=self.variant)
-
 
 def built_in(name: str) -> type[Mixer]:
     """The class behind a name."""

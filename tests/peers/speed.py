@@ -63,11 +63,7 @@ def rows(rivals: Sequence[Rival], plan: Plan) -> Iterator[Row]:
 
 
 def _n_cells(rival: Rival, plan: Plan) -> int:
-    return (
-        0
-        if rival.version() is None or rival.missing()
-        else len(_lengths(rival, plan)) * len(_threads(rival, plan)) * len(plan.phases)
-    )
+    return 0 if rival.version() is None else len(_lengths(rival, plan)) * len(_threads(rival, plan)) * len(plan.phases)
 
 
 def _lengths(rival: Rival, plan: Plan) -> list[int]:
@@ -80,7 +76,7 @@ def _threads(rival: Rival, plan: Plan) -> Sequence[int]:
 
 
 def _of(rival: Rival, plan: Plan, allowed_s: float) -> Iterator[Row]:
-    if rival.version() is None or rival.missing():
+    if rival.version() is None:
         yield Row(rival, "", 0, 0, reason="not installed")
         return
     end, slow = time.monotonic() + allowed_s, Slow()

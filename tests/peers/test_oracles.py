@@ -13,8 +13,6 @@ BY_NAME = {rival.name: rival for rival in RIVALS}
 def needs(rival):
     if rival.version() is None:
         pytest.skip(f"{rival.package} is not installed: make peers")
-    if rival.missing():
-        pytest.skip(f"no variant {rival.variant} is installed")
 
 
 @pytest.mark.parametrize("rival", [rival for rival in RIVALS if rival.equal], ids=lambda rival: rival.name)
