@@ -187,6 +187,14 @@ def test_a_term_that_is_nowhere_above_the_noise_is_not_resolved():
     assert seen.count("unresolved") == 20
 
 
+def test_shares_are_numbers_where_noise_is_as_large_as_the_cost():
+    sizes, noise = grid(T=(128, 256, 512, 1024, 2048), d=(64, 256)), np.random.default_rng(0)
+    for _ in range(20):
+        found = fit(*sizes, law(sizes, LAW) * noise.lognormal(0, 2.5, len(sizes[0])))
+        ends = [(term.share_low, term.share_high) for term in found.terms]
+        assert all(0 <= low <= high <= 1 for low, high in ends)
+
+
 def test_an_overhead_that_fades_is_seen_and_called_small():
     sizes = grid()
     found = fit(*sizes, law(sizes, LAW) * np.random.default_rng(0).normal(1, 0.01, len(sizes[0])))

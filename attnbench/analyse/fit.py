@@ -227,6 +227,7 @@ def _terms(sizes: Sizes, known: Distinct, solved: _Solved, deterministic: bool) 
     last = _last(sizes)
     drawn = solved.draws * columns[:, [last]]  # (k, m)
     low, high = _interval(solved.draws, deterministic)
+    drawn = drawn[:, drawn.sum(axis=0) > 0]  # where residuals are as large as costs, a draw may have no term at all
     share_low, share_high = _interval(drawn / drawn.sum(axis=0), deterministic)
     share, most = shares[:, last], shares.max(axis=1)
     limit = max(_noise(solved.residuals, len(columns)), ROUNDING)

@@ -118,7 +118,12 @@ def _cells(axes: Axes, part: DataFrame, sizes: Any, row: Row, mappable: ScalarMa
         )
         axes.add_patch(box)
         if width >= CELL:
-            text = point.text if measured else scales.shortened(point.status.split()[0], int(width / 0.07))
+            text = point.text if measured else _status(point.status, int(width / 0.06))
             plots.write(axes, (x, y), text, colour, size=7.5 if measured else 6.5)
         elif measured and getattr(point, "verdict_corrected", None) in planes.MARKED:
             axes.plot(x, y, ".", color=INK, markersize=2, zorder=5)
+
+
+def _status(status: str, n_characters: int) -> str:
+    """A status whole where so many characters hold it, else its first word, cut short if need be."""
+    return status if len(status) <= n_characters else scales.shortened(status.split()[0], n_characters)
