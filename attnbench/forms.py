@@ -19,6 +19,7 @@ from attnbench.subject import (
     Subject,
     any_mask,
     check_finite,
+    check_shape,
     gradients,
     masked_sizes,
     needs_gradients,
@@ -141,10 +142,9 @@ def _cases(subject: Subject) -> Iterator[tuple[Inputs, Tensor | None, str]]:
 
 
 def _same_form(subject: Subject, pair: _Pair, inputs: Inputs, key_mask: Tensor | None) -> None:
-    T, S = inputs.x.shape[1], inputs.keys.shape[1]
     real = torch.ones(inputs.x.shape[:2], dtype=torch.bool, device=subject.device)
     if key_mask is not None:
-        real = real_queries(subject, key_mask, T)
+        real = real_queries(subject, key_mask, inputs.x.shape[1])
     trains = subject.no_gradients is None
     exact = inputs.map(lambda x: x.double())
     found = _outcome(subject, pair.fast, lambda x: run(pair.fast, x, key_mask), inputs, real, trains)
@@ -157,7 +157,7 @@ def _same_form(subject: Subject, pair: _Pair, inputs: Inputs, key_mask: Tensor |
         real,
         trains,
     )
-    _compare(subject, found, expected, T, S)
+    _compare(subject, found, expected)
 
 
 def _same_core(subject: Subject, pair: _Pair) -> None:
@@ -178,7 +178,7 @@ def _same_core(subject: Subject, pair: _Pair) -> None:
             q, k, v, *extra = parts
             found = fast.attend(q, k, v, *extra)
             q, k, v, *extra = exact
-            _compare(subject, {"output": found}, {"output": slow.slow_attend(q, k, v, *extra)}, T, S)
+            _compare(subject, {"output": found}, {"output": slow.slow_attend(q, k, v, *extra)})
 
 
 def _outcome(
@@ -197,11 +197,24 @@ def _outcome(
     return found | {f"gradient of {name}": slope for name, slope in zip(leaves, slopes, strict=True)}
 
 
-def _compare(subject: Subject, found: dict[str, Tensor], expected: dict[str, Tensor], T: int, S: int) -> None:
+def _compare(subject: Subject, found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     check_finite(expected)
+    check_finite(found)
     for name, slow in expected.items():
-        slack = 0.0 if name == "output" else subject.precision.slope
-        subject.same(found[name], slow, f"{name} differs from the slow form", slack)
+        bound = subject.precision.tolerance if name == "output" else subject.precision.slope
+        if subject.precision.dtype.itemsize > 2:
+            subject.same(found[name], slow, f"{name} differs from the slow form", bound)
+        elif name in ("output", "gradient of x", "gradient of context") and slow.numel():
+            _nearly(found[name], slow, name, bound)
+
+
+def _nearly(actual: Tensor, expected: Tensor, name: str, bound: float) -> None:
+    """Half of the entries: beside a kink, a tie or a norm of nearly 0, rounding falls to the other side."""
+    check_shape(actual, expected.shape)
+    off = (actual.double() - expected).abs().median() / expected.square().mean().sqrt().clamp(min=1e-30)
+    if not off <= bound:
+        told = f"half of the entries by {off:.3g} of their root mean square, bound {bound:g}"
+        raise BrokenError(f"{name} differs from the slow form, {told}")
 
 
 def _replaced(inputs: Inputs, at: int, x: Tensor) -> Inputs:

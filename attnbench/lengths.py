@@ -33,6 +33,7 @@ STALL_T = 512  # tokens of each of two kinds; in bfloat16 a sum of equal parts s
 STALLED = 0.05  # of the largest output
 MEMORY_T, MEMORY_D = (256, 4096), (16, 256)
 MEMORY_GROWTH = 3.0
+MEMORY_SHARE = 45.0  # numbers kept for each that is claimed, in a wide head; sound variants stay below 39
 
 
 def error_growth(subject: Subject) -> None:
@@ -94,7 +95,8 @@ def sums_in_float32(subject: Subject) -> None:
 def memory_as_claimed(subject: Subject) -> None:
     """What a training step keeps grows no faster than the claim's terms: no T x T map, and no d x d state per step.
 
-    The numbers kept, by those of the claim with every constant 1, grow by less than a factor of 3 from small to large.
+    The numbers kept, by those of the claim with every constant 1, grow by less than a factor of 3 from small to large,
+    and are less than 45 in a wide head.
     """
     claim = subject.variant.claim
     if claim is None:
@@ -111,6 +113,10 @@ def memory_as_claimed(subject: Subject) -> None:
             T, d = size
             told = f"keeps {growth:.3g} times as much of its claim {claim.memory} as at T = {short}, d = {narrow}"
             raise BrokenError(f"T = {T}, d = {d}, 1 head: {told}: grows faster in {axis}, bound {MEMORY_GROWTH:g}")
+    share = float(found[short, wide])
+    if share > MEMORY_SHARE:
+        told = f"keeps {share:.3g} numbers for each of its claim {claim.memory}, bound {MEMORY_SHARE:g}"
+        raise BrokenError(f"T = {short}, d = {wide}, 1 head: {told}")
 
 
 def _power(subject: Subject) -> float:

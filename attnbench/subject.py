@@ -39,7 +39,7 @@ class Precision:
 
 PRECISIONS: Mapping[str, Precision] = {
     "float64": Precision(torch.float64, tolerance=1e-9, slope=1e-9, shove=1e3),
-    "float32": Precision(torch.float32, tolerance=1e-4, slope=1e-4, shove=1e2),
+    "float32": Precision(torch.float32, tolerance=1e-4, slope=1e-3, shove=1e2),
     "float16": Precision(torch.float16, tolerance=2e-2, slope=4e-2, shove=1e1),
     "bfloat16": Precision(torch.bfloat16, tolerance=5e-2, slope=1e-1, shove=1e1),
 }
