@@ -76,10 +76,18 @@ def test_no_other_width_comes_nearer_to_the_parameters_of_the_reference():
     assert abs(n[found.width] - aim) == min(abs(count - aim) for count in n.values())
 
 
-@pytest.mark.parametrize("changes", [{"level": "core"}, {"d_model": 66}])
+@pytest.mark.parametrize("changes", [{"level": "core"}, {"role": "bidirectional", "d_model": 65, "n_heads": 1}])
 def test_a_cell_without_parameters_or_that_cannot_be_built_stays_as_it_is(changes):
-    cell = a_cell("linear", **changes)
-    assert matched([cell], (VariantUse("lstm"),), installed(VARIANTS)) == [cell]
+    cell = a_cell("linear" if "level" in changes else "lstm", **changes)
+    assert matched([cell], (VariantUse("fused"),), installed(VARIANTS)) == [cell]
+
+
+def test_what_runs_both_ways_is_matched_at_a_width_that_it_can_halve():
+    cell = a_cell("gru", role="bidirectional", d_model=66, n_heads=3)
+    (found,) = matched([cell], (VariantUse("fused"),), installed(VARIANTS))
+    assert found.d_used is not None
+    assert found.width % 6 == 0
+    assert found.width < 66
 
 
 def test_a_changed_width_is_a_cell_of_its_own_and_the_asked_one_is_not():

@@ -187,7 +187,7 @@ class _Decaying(Attention):
         for name, linear, x, width in maps:
             y = linear(x)
             if name in past:
-                after[name] = torch.cat((past[name], y), dim=1)[:, y.shape[1] :]
+                after[name] = torch.cat((past[name], y), dim=1)[:, y.shape[1] :].clone()
                 y = F.silu(short_convolution(y, self._convolutions()[name].weight, past[name]))
             heads = _split(y, width)
             found.append(heads if name == "q" else self._per_head(heads))

@@ -206,7 +206,7 @@ class DeltaNet(Attention):
         for name, linear, width in (("q", self.W_q, self.d_k), ("k", self.W_k, self.d_k), ("v", self.W_v, self.d_v)):
             y = linear(x)
             if name in layers:
-                after[name] = torch.cat((past[name], y), dim=1)[:, y.shape[1] :]
+                after[name] = torch.cat((past[name], y), dim=1)[:, y.shape[1] :].clone()
                 y = short_convolution(y, layers[name].weight, past[name])
             found.append(_split(F.silu(y), width))  # (B, H or G, T, width)
         q, k, v = found

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnbench.kernels import visible_keys
+from attnbench.kernels import plain_attention, visible_keys
 from attnbench.mixer import Attention, Claim, Flops, visible_pairs
 
 
@@ -46,9 +46,7 @@ class Full(Attention):
         ahead = torch.arange(T, device=q.device)[:, None] + S - T - torch.arange(S, device=q.device)  # (T, S)
         seen = (ahead >= 0) | (self.spec.role != "causal")
         seen = seen if key_mask is None else seen & key_mask[:, None, None]
-        weights = (torch.einsum("bhid,bhjd->bhij", q, k) / self.d_k**0.5).exp() * seen
-        total = weights.sum(-1, keepdim=True)
-        return torch.einsum("bhij,bhjd->bhid", weights / total.where(total > 0, 1.0), v)
+        return plain_attention(q, k, v, seen)
 
     def flops(self, T: int, S: int) -> Flops:
         """Every pair is multiplied, hidden or not."""

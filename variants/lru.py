@@ -84,7 +84,8 @@ class LRU(Mixer):
         u = _complex(self._inputs(x if key_mask is None else x * key_mask[..., None]))
         ways = []
         for sign in (1, -1) if self._two else (1,):
-            n = (sign * (torch.arange(T)[:, None] - torch.arange(T)))[..., None]  # (T, T, 1) steps from s to t
+            at = torch.arange(T, device=x.device)
+            n = (sign * (at[:, None] - at))[..., None]  # (T, T, 1) steps from s to t
             powers = torch.polar((n.clamp(min=0) * log_size).exp(), n * phase) * (n >= 0)
             ways.append(torch.einsum("tsn,bsn->btn", powers, u))
         h = torch.cat(ways, dim=-1)  # (B, T, n_ways N)

@@ -95,7 +95,7 @@ class Nystrom(Attention):
         """Row by row, keys and landmarks of the real positions alone; then the filter, tap by tap."""
         rows, (T, scale) = [], (q.shape[2], q.shape[-1] ** -0.5)
         for b in range(len(q)):
-            real = torch.arange(T) if key_mask is None else key_mask[b].nonzero()[:, 0]
+            real = torch.arange(T, device=q.device) if key_mask is None else key_mask[b].nonzero()[:, 0]
             if len(real) == 0:
                 rows.append(0 * v[b])
                 continue
@@ -103,7 +103,7 @@ class Nystrom(Attention):
             few_q, few_k = (torch.stack([s.mean(1) for s in x[b][:, real].tensor_split(n, 1)], 1) for x in (q, k))
             A = (few_q @ few_k.mT * scale).softmax(-1)
             Z = A.mT / (A.sum(-1).amax(-1) * A.sum(-2).amax(-1))[:, None, None]
-            one = torch.eye(n, dtype=Z.dtype)
+            one = torch.eye(n, dtype=Z.dtype, device=Z.device)
             for _ in range(self.iterations):
                 Z = Z @ (13 * one - A @ Z @ (15 * one - A @ Z @ (7 * one - A @ Z))) / 4
             mixed = (few_q @ k[b][:, real].mT * scale).softmax(-1) @ v[b][:, real]

@@ -172,7 +172,7 @@ class Mamba2(Mixer):
         """
         z, mixed, dt = torch.split(self.W_in(u), self.widths, dim=-1)
         kind = torch.promote_types(u.dtype, torch.float32)
-        seen = torch.cat((past["seen"], mixed), dim=1)[:, mixed.shape[1] :]
+        seen = torch.cat((past["seen"], mixed), dim=1)[:, mixed.shape[1] :].clone()
         mixed = F.silu(short_convolution(mixed, self.convolution.weight, past["seen"])).to(kind)
         n = self.n_groups * self.d_state
         values, key, query = torch.split(mixed, [self.d_inner, n, n], dim=-1)

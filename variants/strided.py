@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor
 
-from attnbench.kernels import masked_attention, visible_keys, window_attention, window_pairs
+from attnbench.kernels import masked_attention, plain_attention, visible_keys, window_attention, window_pairs
 from attnbench.mixer import Attention, Claim, Flops, Spec, Use, check_count
 
 NO_CROSS = "a stride needs queries and keys that stand on one line, so there is no cross role"
@@ -82,9 +82,7 @@ class Strided(Attention):
         ahead = torch.arange(T, device=q.device)[:, None] + S - T - torch.arange(S, device=q.device)  # (T, S)
         seen = self._seen(ahead)
         seen = seen if key_mask is None else seen & key_mask[:, None, None]
-        weights = (torch.einsum("bhid,bhjd->bhij", q, k) / self.d_k**0.5).exp() * seen
-        total = weights.sum(-1, keepdim=True)
-        return torch.einsum("bhij,bhjd->bhid", weights / total.where(total > 0, 1.0), v)
+        return plain_attention(q, k, v, seen)
 
     def _seen(self, ahead: Tensor) -> Tensor:
         """Which keys, `ahead` (T, S) positions before each query, each head sees: (H, T, S)."""

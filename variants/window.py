@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor
 
-from attnbench.kernels import masked_attention, window_attention, window_pairs
+from attnbench.kernels import masked_attention, plain_attention, window_attention, window_pairs
 from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use, check_count
 
 NO_CROSS = "a window needs queries and keys that stand on one line, so there is no cross role"
@@ -88,9 +88,7 @@ class SlidingWindow(Attention):
         of_all, sees_all = (torch.arange(n, device=q.device) < self.n_global for n in (S, T))
         seen |= of_all & (ahead >= 0) if self.spec.role == "causal" else of_all | sees_all[:, None]
         seen = seen if key_mask is None else seen & key_mask[:, None, None]
-        weights = (torch.einsum("bhid,bhjd->bhij", q, k) / self.d_k**0.5).exp() * seen
-        total = weights.sum(-1, keepdim=True)
-        return torch.einsum("bhij,bhjd->bhid", weights / total.where(total > 0, 1.0), v)
+        return plain_attention(q, k, v, seen)
 
     def prefill(
         self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None

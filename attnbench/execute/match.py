@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,16 +50,18 @@ class _Counter:
 
 
 def _matched(cell: Cell, reference: Cell, count: Callable[[Cell], int]) -> Cell:
+    aim = count(reference)
     try:
-        aim = count(reference)
-        if cell.level == "core" or not count(cell):
-            return cell
-        widths = range(cell.n_heads, WIDEST * cell.d_model + 1, cell.n_heads)
-        above = bisect_right(widths, aim, key=lambda d: count(at_width(cell, d)))
-        near = (at_width(cell, d) for d in widths[max(0, above - 1) : above + 1])
-        return min(near, key=lambda found: abs(count(found) - aim))
+        n_params = count(cell)
     except Exception:
         return cell  # it will be said to be unsupported, or fails in its own visit
+    if cell.level == "core" or not n_params:
+        return cell
+    step = cell.n_heads if cell.d_model % 2 else math.lcm(cell.n_heads, 2)  # what runs both ways halves an even width
+    widths = range(step, WIDEST * cell.d_model + 1, step)
+    above = bisect_right(widths, aim, key=lambda d: count(at_width(cell, d)))
+    near = (at_width(cell, d) for d in widths[max(0, above - 1) : above + 1])
+    return min(near, key=lambda found: abs(count(found) - aim))
 
 
 def at_width(cell: Cell, d: int) -> Cell:

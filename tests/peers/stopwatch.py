@@ -71,10 +71,13 @@ def sample(call: Callable[[], object], repeats: int = 1) -> Sample:
 
 
 def against(
-    ours: Callable[[], object], theirs: Callable[[], object], allowed_s: float, most: int = MOST_ROUNDS
+    ours: Callable[[], object], theirs: Callable[[], object], allowed_s: float, first: Sample | None = None
 ) -> Ratio:
-    """Time both in rounds for about `allowed_s` seconds of wall time, in one round at least."""
-    return ratio(taken(ours, theirs, allowed_s, most))
+    """Time both in rounds for about `allowed_s` seconds of wall time, in one round at least.
+
+    first: what the first call of theirs took, where it was made already.
+    """
+    return ratio(taken(ours, theirs, allowed_s, first))
 
 
 def taken(

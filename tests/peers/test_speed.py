@@ -117,3 +117,9 @@ def test_a_package_that_is_not_there_and_a_length_that_is_too_long_stand_in_the_
 def test_a_line_has_a_cell_for_each_column():
     assert len(cells(found(0.7, 0.6, 0.8))) == len(speed.HEAD)
     assert len(cells(Row(rival(), "", 0, 0, reason="not installed"))) == len(speed.HEAD)
+
+
+def test_two_calls_are_timed_against_each_other_with_or_without_a_first_one():
+    one, other = (lambda seconds=seconds: busy(seconds)(0) for seconds in (0.002, 0.001))
+    for first in (None, Sample(0.001, 0.001)):
+        assert 1 < stopwatch.against(one, other, 0.1, first).ratio < 4
