@@ -14,7 +14,16 @@ EXAMPLES = {
 }
 HELPERS = {  # told where they are used
     *("both_ways", "reversal", "reverse", "recurrence_reason", "halves_reason"),
-    *("fast_size", "fft_convolution_flops", "pieces", "rotated", "visible_keys", "plain_attention"),
+    *(
+        "fast_size",
+        "fft_convolution_flops",
+        "fft_convolution_moved",
+        "short_convolution_moved",
+        "pieces",
+        "rotated",
+        "visible_keys",
+        "plain_attention",
+    ),
     *("Backend", "FlaKernel"),
 }
 

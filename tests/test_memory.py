@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cores import BUILT_IN, ON_CPU
+from cores import BIDIRECTIONAL_ONLY, BUILT_IN, ON_CPU
 from run_rows import tiny_cell
 
 from attnbench import registry
@@ -87,16 +87,39 @@ def test_nothing_is_saved_without_a_gradient():
 
 
 def kept(name, T, *, d_model=64, n_heads=4):
-    """Bytes that one causal layer keeps for its backward pass."""
-    asked = tiny_cell(T=T, S=T, max_T=T, B=1, d_model=d_model, n_heads=n_heads, phase="forward_backward")
+    """Bytes that one layer keeps for its backward pass."""
+    sizes = {"T": T, "S": T, "max_T": T, "B": 1, "d_model": d_model, "n_heads": n_heads}
+    role = "bidirectional" if name in BIDIRECTIONAL_ONLY else "causal"
+    asked = tiny_cell(**sizes, role=role, phase="forward_backward")
     work = build_workload(asked, build_module(asked, BUILT_IN[name]))
     return saved_bytes(work.forward, work.parameters)
 
 
-@pytest.mark.parametrize("name", ["full", *(name for name in ON_CPU if name != "full")])
+def power(name, few, many):
+    """Of T in what is kept, between two lengths."""
+    return math.log(kept(name, many) / kept(name, few), many / few)
+
+
+SQUARES = ("full", "topk")  # whose weights are kept, all pairs
+SUMS = {"s4d": (0.5, 1.0), "nystrom": (0.0, 1.0), "fixed_sparse": (1.0, 1.5)}  # of two powers of T: between them
+KEEPS_NOTHING = ("fnet",)  # no parameters, and a linear map
+
+
+@pytest.mark.parametrize("name", [name for name in ON_CPU if name not in (*SUMS, *KEEPS_NOTHING)])
 def test_saved_bytes_grow_with_T_as_theory_says(name):
-    expected, few, many = (2.0, 1024, 2048) if name == "full" else (1.0, 1024, 4096)  # of a stride both are squares
-    assert math.log(kept(name, many) / kept(name, few), many / few) == pytest.approx(expected, abs=0.06)
+    expected, few, many = (2.0, 1024, 2048) if name in SQUARES else (1.0, 1024, 4096)  # of a stride both are squares
+    assert power(name, few, many) == pytest.approx(expected, abs=0.06)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_of_a_sum_of_two_powers_the_higher_one_takes_over(name):
+    low, high = SUMS[name]
+    assert low < power(name, 1024, 4096) < power(name, 4096, 16384) < high
+
+
+@pytest.mark.parametrize("name", KEEPS_NOTHING)
+def test_what_needs_nothing_for_its_gradients_keeps_nothing(name):
+    assert kept(name, 64) == 0
 
 
 @pytest.mark.parametrize(("T", "d", "H"), [(512, 64, 4), (1024, 64, 4), (1024, 128, 8), (512, 256, 4)])

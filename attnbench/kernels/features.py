@@ -211,7 +211,7 @@ class FeatureAttention(Attention):
             [None] * (1 + len(cuts)) if key_mask is None else torch.split(key_mask, [before, *cuts], dim=1)
         )
         (k_first, *ks), (v_first, *vs) = (torch.split(x, [before, *cuts], dim=2) for x in (k, v))
-        state, ys = self._summed(k_first, v_first, 0, masks[0]), [v.new_empty(B, H, 0, self.d_v)]
+        state, ys = self._summed(k_first, v_first, 0, masks[0]), [v.new_empty(B, H, 0, v.shape[3])]
         at = before
         for q_part, k_part, v_part, hidden in zip(torch.split(q, cuts, dim=2), ks, vs, masks[1:], strict=True):
             y, state = self._mixed((q_part, k_part, self._values(v_part)), at, hidden, state)
