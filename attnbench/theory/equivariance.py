@@ -26,8 +26,28 @@ HOLDS = (
     "mean",
     "none",
     "performer",
+    "hedgehog",
+    "based",
 )  # order plays no part in the equation
-FAILS = ("window", "strided", "fixed_sparse", "lstm", "gru", "rnn", "linformer", "nystrom", "tcn", "fnet", "bigbird")
+FAILS = (
+    "window",
+    "strided",
+    "fixed_sparse",
+    "lstm",
+    "gru",
+    "rnn",
+    "linformer",
+    "nystrom",
+    "tcn",
+    "fnet",
+    "bigbird",
+    "cosformer",
+    "mingru",
+    "minlstm",
+    "lru",
+    "s4d",
+    "hyena",
+)
 OPTIONS: dict[str, dict[str, Any]] = {"window": {"window": 8}, "bigbird": {"block": 2}}  # narrower than T
 SAME, OTHER = 1e-6, 1e-3
 Layer = Callable[[Tensor], Tensor]
