@@ -16,8 +16,8 @@ SHOVE = 10.0
 def seen(layer: Callable[[Tensor], Tensor], T: int, d_model: int, *, rounding: float = 0.0) -> Tensor:
     """(T, T) bool: whether output i of the layer changes, bit for bit, when input j does.
 
-    rounding: the share of the largest change up to which one counts as none, for Fourier transforms. The two batches that
-    are compared have one shape, so that a row takes the same path through every kernel.
+    rounding: the share of the largest change up to which one counts as none, for Fourier transforms. The two batches
+    that are compared have one shape, so that a row takes the same path through every kernel.
     """
     x = torch.randn(1, T, d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     still = x.repeat(T, 1, 1)  # (T, T, d_model), row j for input j
