@@ -1,10 +1,10 @@
 """Variants at widths that give them as many parameters as another."""
 
 import pytest
+from run_rows import tiny_cell
 from runs import write_sweep
 
 import attnbench
-from attnbench.cells import Cell
 from attnbench.errors import RequestError
 from attnbench.execute.match import at_width, matched
 from attnbench.registry import VARIANTS, installed
@@ -15,31 +15,7 @@ GRID = '[[grid]]\nvariant = ["full", "lstm", "none"]\nT = 16\nlevel = "model"\nm
 
 
 def a_cell(variant="lstm", **changes):
-    settings = {
-        "parts": (VariantUse(variant),),
-        "role": "causal",
-        "level": "layer",
-        "phase": "forward",
-        "T": 8,
-        "S": 8,
-        "B": 1,
-        "d_model": 64,
-        "n_heads": 4,
-        "max_T": 8,
-        "n_layers": None,
-        "d_ff": None,
-        "embedding_std": None,
-        "positions": None,
-        "dtype": "float32",
-        "device": "cpu",
-        "threads": 1,
-        "compile": False,
-        "task": None,
-        "task_options": None,
-        "seed": 0,
-        "measures": ("time",),
-    }
-    return Cell(**settings | changes)
+    return tiny_cell(**{"parts": (VariantUse(variant),), "d_model": 64, "n_heads": 4} | changes)
 
 
 def test_each_row_tells_the_width_that_gives_it_the_parameters_of_the_reference(tmp_path):
