@@ -49,7 +49,8 @@ FAILS = (
     "hyena",
 )
 OPTIONS: dict[str, dict[str, Any]] = {"window": {"window": 8}, "bigbird": {"block": 2}}  # narrower than T
-SAME, OTHER = 1e-6, 1e-3
+SAME, OTHER = 1e-6, 1e-2
+LITTLE = {"linformer": 1e-3}  # maps drawn over many positions come near to their mean, of which order is no part
 Layer = Callable[[Tensor], Tensor]
 
 
@@ -97,7 +98,7 @@ def _by_variant(errors: dict[str, float]) -> list[Finding]:
     what = "f(P x) against P f(x), no positions:"
     return [
         *(below(f"{what} {name}", SAME, error) for name, error in errors.items() if name in HOLDS),
-        *(above(f"{what} {name}", OTHER, error) for name, error in errors.items() if name in FAILS),
+        *(above(f"{what} {name}", LITTLE.get(name, OTHER), error) for name, error in errors.items() if name in FAILS),
     ]
 
 
