@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attnbench.analyse.audit import Axis, Cost
+from attnbench.analyse.audit import Verdict
 from attnbench.analyse.audited import (
     N_HEADS,
     OTHER_WIDTH,
-    PHASE,
     SHORT,
     STATE_T,
     WIDTH,
@@ -42,9 +41,10 @@ Progress = Callable[[], AbstractContextManager[Listener]]
 
 @dataclass(frozen=True)
 class Extent:
-    """The sizes of a sweep. T: in both costs. d_time, d_memory: widths in each. visits: of each timed cell."""
+    """The sizes of a sweep, of each axis in each cost. visits: of each timed cell."""
 
-    T: tuple[int, ...] = (256, 512, 1024, 2048)
+    T_time: tuple[int, ...] = (256, 512, 1024, 2048)
+    T_memory: tuple[int, ...] = (256, 512, 1024, 2048)
     d_time: tuple[int, ...] = (64, 128, 256, 512)
     d_memory: tuple[int, ...] = (64, 128, 256, 512)
     visits: int = 3
@@ -54,7 +54,7 @@ def claimed(processes: FreshProcesses, source: Source) -> Claimed:
     """What a variant claims. Raises RequestError when it does not load or its claim cannot be read."""
     processes.warm_up()
     facts = answer(processes.call("attnbench.execute.probes:claimed", source, timeout_s=PROBE_TIMEOUT_S))
-    found = Claimed(source.name, facts["claim"], tuple(facts["options"]), facts["role"], facts["core"])
+    found = Claimed(source.name, facts["claim"], tuple(facts["options"]), facts["role"], facts["core"], facts["phase"])
     for cost in ("time", "memory"):
         found.power(cost, "T")
     return found
@@ -91,7 +91,7 @@ def audit(
 
 def _tables(about: Claimed, extent: Extent) -> dict[str, Any]:
     """The sweep. The largest T are measured at one width."""
-    both = {"phase": PHASE, "level": about.level}
+    one = {"phase": about.phase, "level": about.level}
     return {
         "question": f"Does {about.name} cost what it claims?",
         "memory_limit": 2 * MOST_BYTES,
@@ -99,10 +99,11 @@ def _tables(about: Claimed, extent: Extent) -> dict[str, Any]:
         "timing": TIMING | {"visits": extent.visits},
         "defaults": {"variant": [about.name], "role": about.role, "n_heads": N_HEADS},
         "grid": [
-            both | {"measure": ["time", "memory"], "T": list(extent.T), "d_model": [WIDTH]},
-            both | {"measure": ["time"], "T": list(extent.T[:4]), "d_model": [OTHER_WIDTH]},
-            both | {"measure": ["memory"], "T": [SHORT // 2, SHORT], "d_model": list(extent.d_memory)},
-            {"phase": PHASE, "level": "layer", "measure": ["time"], "T": [SHORT], "d_model": list(extent.d_time)},
+            one | {"measure": ["time"], "T": list(extent.T_time), "d_model": [WIDTH]},
+            one | {"measure": ["memory"], "T": list(extent.T_memory), "d_model": [WIDTH]},
+            one | {"measure": ["time"], "T": list(extent.T_time[:4]), "d_model": [OTHER_WIDTH]},
+            one | {"measure": ["memory"], "T": [SHORT // 2, SHORT], "d_model": list(extent.d_memory)},
+            one | {"level": "layer", "measure": ["time"], "T": [SHORT], "d_model": list(extent.d_time)},
             {"phase": "prefill", "level": "layer", "measure": ["memory"], "T": list(STATE_T), "d_model": [WIDTH]},
         ],
     }
@@ -122,14 +123,12 @@ def _further(found: Audited, extent: Extent, took_s: float) -> Extent:
     """
     left_s = BUDGET_S - took_s - max(STAGE_S, took_s / 3)  # a busy machine is slow at what a stage begins with too
     undecided = [one for one in found.verdicts if one.status == "not resolvable"]
-    wanted: dict[str, Axis] = {
-        "T" if one.axis == "T" else f"d_{one.cost}": one.axis for one in undecided if one.resolved_from is not None
-    }
+    wanted = {f"{one.axis}_{one.cost}": one for one in undecided if one.resolved_from is not None}
     sizes = {name: (*getattr(extent, name), 2 * getattr(extent, name)[-1]) for name in wanted}
     wider: dict[str, Any] = {
         name: some
         for name, some in sizes.items()
-        if some[-1] <= LARGEST[wanted[name]] and _affordable(found, name, left_s / len(sizes))
+        if some[-1] <= LARGEST[wanted[name].axis] and _affordable(found, wanted[name], left_s / len(sizes))
     }
     again_s = took_s * MORE_VISITS / extent.visits
     if not wider and any(one.noisy for one in undecided) and extent.visits < MOST_VISITS and again_s < left_s:
@@ -137,9 +136,7 @@ def _further(found: Audited, extent: Extent, took_s: float) -> Extent:
     return replace(extent, **wider)
 
 
-def _affordable(found: Audited, name: str, left_s: float) -> bool:
-    """Whether one more doubling fits the time and the memory that are left, should costs grow four times."""
-    axis: Axis = "T" if name == "T" else "d"
-    costs: tuple[Cost, ...] = ("time", "memory") if name == "T" else ("time",) if name == "d_time" else ("memory",)
-    largest = {cost: max((point.value for point in found.points(cost, axis)[0]), default=0.0) for cost in costs}
-    return 4 * CALLS * largest.get("time", 0.0) < left_s and 4 * largest.get("memory", 0.0) < MOST_BYTES
+def _affordable(found: Audited, wanted: Verdict, left_s: float) -> bool:
+    """Whether one more doubling fits the time or the memory that is left, should the cost grow four times."""
+    largest = max((point.value for point in found.points(wanted.cost, wanted.axis)[0]), default=0.0)
+    return 4 * CALLS * largest < left_s if wanted.cost == "time" else 4 * largest < MOST_BYTES

@@ -210,7 +210,7 @@ class Quiet(Listener):
         pass
 
 
-SMALL = auditing.Extent(T=(256, 512, 1024), d_time=(32, 64, 128), d_memory=(32, 64, 128), visits=1)
+SMALL = auditing.Extent((256, 512, 1024), (256, 512, 1024), d_time=(32, 64, 128), d_memory=(32, 64, 128), visits=1)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use, check_count
 class LRU(Mixer):
     """A diagonal linear recurrence with complex states."""
 
-    claim = Claim(time="T d n_state", memory="T d + T n_state", sequential="T", path="T")
+    claim = Claim(time="T d^2 + T d n_state", memory="T d + T n_state", sequential="T", path="T")
     positions = "none"
     no_decay = ("nu", "theta", "gamma", "D")
     lr_scale = MappingProxyType({"nu": 0.5, "theta": 0.5, "gamma": 0.5})

@@ -110,7 +110,8 @@ def judge(cost: Cost, axis: Axis, claimed: float, points: Sequence[Point], troub
         return replace(
             undecided, why="it grows faster, or has only left the caches", noisy=noisy, resolved_from=2 * found.largest
         )
-    return replace(undecided, why="the interval is too wide", noisy=noisy)
+    larger = None if reached else resolved_from(points, claimed, cost)  # the lower end may lie low for smaller terms too
+    return replace(undecided, why="the interval is too wide", noisy=noisy, resolved_from=larger)
 
 
 def _back(points: Sequence[Point], claimed: float, cost: Cost) -> Growth | None:

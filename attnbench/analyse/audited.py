@@ -32,13 +32,17 @@ MEASURES: Mapping[Cost, Measure] = {"time": TIME, "memory": MEMORY}
 
 @dataclass(frozen=True)
 class Claimed:
-    """What a variant says of itself. claim: None where it says nothing. core: whether it has a level core."""
+    """What a variant says of itself. claim: None where it says nothing. core: whether it has a level core.
+
+    phase: in which costs are read: PHASE, or `forward` where there is no backward pass.
+    """
 
     name: str
     claim: Mapping[str, str | None] | None
     options: tuple[str, ...]
     role: str
     core: bool
+    phase: str = PHASE
 
     @property
     def level(self) -> str:
@@ -80,7 +84,7 @@ class Audited:
     @property
     def trouble(self) -> str:
         """Why nothing was measured, where no cell is ok: "nonconformant: ..."; else empty."""
-        frame = self.frame[self.frame["phase"] == PHASE]
+        frame = self.frame[self.frame["phase"] == self.claimed.phase]
         if (frame["status"] == "ok").any():
             return ""
         return next(
@@ -109,7 +113,7 @@ class Audited:
 
     def points(self, cost: Cost, axis: Axis) -> tuple[list[Point], str]:
         """The points of one cost over T or d, and what became of those without a value."""
-        measure, frame = MEASURES[cost], self.frame[self.frame["phase"] == PHASE]
+        measure, frame = MEASURES[cost], self.frame[self.frame["phase"] == self.claimed.phase]
         level = "layer" if (cost, axis) == ("time", "d") else self.claimed.level
         frame = asked(frame[frame["level"] == level], measure)
         frame = frame if cost == "memory" else _undisturbed(frame)
@@ -129,7 +133,7 @@ class Audited:
     @property
     def fit(self) -> Fit | None:
         """The terms of the time at `level`, over T and two widths."""
-        frame = self.frame[(self.frame["phase"] == PHASE) & (self.frame["level"] == self.claimed.level)]
+        frame = self.frame[(self.frame["phase"] == self.claimed.phase) & (self.frame["level"] == self.claimed.level)]
         frame = asked(frame[frame["d_model"].isin((WIDTH, OTHER_WIDTH)) & (frame["T"] > SHORT)], TIME)
         found = fits(points(frame, TIME, FIT)) if len(frame) else {}
         return next((one for one in found.values() if one.terms), None)

@@ -36,21 +36,21 @@ def abilities(sources: Mapping[str, Source]) -> tuple[list[dict[str, Any]], list
 
 def abilities_of(cls: type[Mixer]) -> dict[str, Any]:
     """What one variant can do with its default options, see `abilities`."""
-    on = {role: {device: _reason(cls, role, device=device) for device in DEVICES} for role in ROLES}
+    on = {role: {device: reason_for(cls, role, device=device) for device in DEVICES} for role in ROLES}
     served = {role: device for role in ROLES for device in reversed(DEVICES) if on[role][device] is None}
     return {
         "roles": {role: None if role in served else on[role]["cpu"] for role in ROLES},
         "masks": {
-            role: {mask: _reason(cls, role, device=device, mask=mask) for mask in ("right", "any")}
+            role: {mask: reason_for(cls, role, device=device, mask=mask) for mask in ("right", "any")}
             for role, device in served.items()
         },
-        "decoding": {role: _reason(cls, role, device=device, phase="decode") for role, device in served.items()},
+        "decoding": {role: reason_for(cls, role, device=device, phase="decode") for role, device in served.items()},
         "devices": on[next(iter(served), ROLES[0])],
     }
 
 
-def _reason(cls: type[Mixer], role: Role, **use: Any) -> str | None:
-    """Why it is unsupported, or None; an error inside the answer is a reason too."""
+def reason_for(cls: type[Mixer], role: Role, **use: Any) -> str | None:
+    """Why one use, by the fields of `Use`, is unsupported, or None; an error inside the answer is a reason too."""
     try:
         return cls.unsupported(Spec(SIZE, 4, SIZE, role), Use(SIZE, SIZE, **use))
     except Exception as error:

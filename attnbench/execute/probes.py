@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnbench import options, registry
 from attnbench.execute import stages
-from attnbench.execute.abilities import abilities_of
+from attnbench.execute.abilities import abilities_of, reason_for
 from attnbench.mixer import Attention, Mixer, Role
 from attnbench.registry import PluginError, Source
 from attnbench.subject import Inputs, Subject, gradients, run
@@ -22,22 +22,25 @@ AT_ONCE = 32  # outputs of one sequence whose gradients are taken in one batch
 IDLE = 4  # a stack may mix in every other layer alone
 N_SEQUENCES = 2  # a ReLU can hide a path in one of them
 ROLES: tuple[Role, ...] = ("causal", "bidirectional")  # in which a sequence is mixed with itself
+PHASES = ("forward_backward", "forward")  # in which its costs are read, the first that it has
 
 
 def claimed(source: Source) -> dict[str, Any]:
-    """What an audit has to know of a variant: its claim, the names of its options, its role, whether it has a core.
+    """What an audit has to know of a variant: its claim, options' names, role and phase, whether it has a core.
 
-    role: causal unless the variant only serves both directions. Raises PluginError when it does not load.
+    role: causal unless the variant only serves both directions. phase: `forward_backward` where it has one. Raises PluginError when it does not load.
     """
     stages.importing(source)
     cls = registry.load(source)
     if not issubclass(cls, Mixer):
         raise PluginError([f"{source.origin}: {cls.__name__} is no subclass of attnbench.Mixer"])
     served = abilities_of(cls)["roles"]
+    role = next((role for role in ROLES if served[role] is None), "causal")
     return {
         "claim": asdict(cls.claim) if cls.claim else None,
         "options": list(options.listing(cls)),
-        "role": next((role for role in ROLES if served[role] is None), "causal"),
+        "role": role,
+        "phase": next((phase for phase in PHASES if reason_for(cls, role, phase=phase) is None), PHASES[0]),
         "core": issubclass(cls, Attention),
     }
 
