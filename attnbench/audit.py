@@ -122,6 +122,8 @@ def _further(found: Audited, extent: Extent, took_s: float) -> Extent:
     The same sweep where nothing would, or where what is left of BUDGET_S after took_s does not suffice.
     """
     left_s = BUDGET_S - took_s - max(STAGE_S, took_s / 3)  # a busy machine is slow at what a stage begins with too
+    if left_s <= 0:
+        return extent
     undecided = [one for one in found.verdicts if one.status == "not resolvable"]
     wanted = {f"{one.axis}_{one.cost}": one for one in undecided if one.resolved_from is not None}
     sizes = {name: (*getattr(extent, name), 2 * getattr(extent, name)[-1]) for name in wanted}

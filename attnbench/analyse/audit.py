@@ -110,7 +110,8 @@ def judge(cost: Cost, axis: Axis, claimed: float, points: Sequence[Point], troub
         return replace(
             undecided, why="it grows faster, or has only left the caches", noisy=noisy, resolved_from=2 * found.largest
         )
-    larger = None if reached else resolved_from(points, claimed, cost)  # the lower end may lie low for smaller terms too
+    low = found.exponent < claimed - BELOW / 2  # so that smaller terms may be what keeps the lower end down
+    larger = resolved_from(points, claimed, cost) if low else None
     return replace(undecided, why="the interval is too wide", noisy=noisy, resolved_from=larger)
 
 
