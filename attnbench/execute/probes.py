@@ -28,14 +28,15 @@ PHASES = ("forward_backward", "forward")  # in which its costs are read, the fir
 def claimed(source: Source) -> dict[str, Any]:
     """What an audit has to know of a variant: its claim, options' names, role and phase, whether it has a core.
 
-    role: causal unless the variant only serves both directions. phase: `forward_backward` where it has one. Raises PluginError when it does not load.
+    role: causal unless the variant only serves both directions. phase: `forward_backward` where it has one, else
+    `forward`. Raises PluginError when it does not load.
     """
     stages.importing(source)
     cls = registry.load(source)
     if not issubclass(cls, Mixer):
         raise PluginError([f"{source.origin}: {cls.__name__} is no subclass of attnbench.Mixer"])
     served = abilities_of(cls)["roles"]
-    role = next((role for role in ROLES if served[role] is None), "causal")
+    role: Role = next((role for role in ROLES if served[role] is None), "causal")
     return {
         "claim": asdict(cls.claim) if cls.claim else None,
         "options": list(options.listing(cls)),
