@@ -35,8 +35,10 @@ def last_positions(x: Tensor, n: int) -> Tensor:
 
     With the last query at the last key, a recurrence over S keys is asked the last S queries, and answers the last T.
     """
-    n_more = n - x.shape[2]
-    return F.pad(x, (0, 0, n_more, 0)) if n_more > 0 else x[:, :, -n_more:]
+    T = x.shape[2]
+    if n == T:
+        return x
+    return F.pad(x, (0, 0, n - T, 0)) if n > T else x[:, :, T - n :]
 
 
 def _without_decay(q: Tensor, k: Tensor, v: Tensor, state: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
