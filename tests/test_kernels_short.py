@@ -9,7 +9,7 @@ from cores import assert_equal, noise, values_and_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnbench.kernels import ShortConvolution, short_convolution
+from attnbench.kernels import ShortConvolution, ShortConvolutions, short_convolution
 
 
 def taps_one_by_one(x, weight, before):
@@ -56,3 +56,20 @@ def test_a_prompt_and_steps_equal_the_whole(T0, width):
         assert_equal([layer.step(x[:, t], state)[0], state], [y, given], 0.0)
         ys, state = [*ys, y[:, None]], after
     assert_equal([torch.cat(ys, dim=1)], [layer(x)], 1e-12)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("width", [0, 1, 2, 4])
+def test_several_go_on_each_behind_its_own_state(width):
+    x = noise(2, 7, 3)
+    maps = {name: torch.nn.Linear(3, d, bias=False).double() for name, d in (("q", 5), ("k", 2))}
+    behind = ShortConvolutions(maps, width).double()
+    expected = [behind[name](layer(x)) if width else layer(x) for name, layer in maps.items()]
+    state, found = behind.nothing(x), []
+    for part in x.split([0, 1, 2, 4], dim=1):
+        given = {name: one.clone() for name, one in state.items()}
+        ys, after = behind([layer(part) for layer in maps.values()], state)
+        assert_equal(list(state.values()), list(given.values()), 0.0)
+        found, state = [*found, ys], after
+    assert_equal([torch.cat(parts, dim=1) for parts in zip(*found, strict=True)], expected, 1e-12)
+    assert set(state) == (set(maps) if width else set())

@@ -150,7 +150,7 @@ def test_a_convolution_takes_padding_on_the_right_and_no_holes():
     mixer, x, holes = build("linear", conv=3), noise(1, 5, 12), torch.tensor([[True, False, True, True, True]])
     padded = mixer(x, key_mask=torch.arange(5)[None] < 3)
     assert_equal([padded[:, :3]], [mixer(x[:, :3])], 1e-12)
-    with pytest.raises(ValueError, match="hides more than padding on the right"):
+    with pytest.raises(ValueError, match="a convolution cannot skip hidden positions: key_mask may only hide padding"):
         mixer(x, key_mask=holes)
     with pytest.raises(ValueError, match="prefill takes no key_mask"):
         mixer.prefill(x, key_mask=~holes)

@@ -59,9 +59,9 @@ def test_padding_on_the_right_is_nothing_to_a_recurrence(name, role):
 def test_a_constant_gate_is_an_exponential_moving_average():
     mixer, x = build("mingru", d_model=2, n_heads=1), noise(1, 50, 2)
     with torch.no_grad():
-        mixer.rightward.w_in.weight[:2] = 0
-        mixer.rightward.w_in.bias[:2] = torch.tensor(0.25).logit()  # z
-        mixer.rightward.w_in.weight[2:] = torch.eye(2)
+        mixer.rightward.W_in.weight[:2] = 0
+        mixer.rightward.W_in.bias[:2] = torch.tensor(0.25).logit()  # z
+        mixer.rightward.W_in.weight[2:] = torch.eye(2)
     c = torch.where(x >= 0, x + 0.5, x.sigmoid())
     weights = (0.25 * 0.75 ** (torch.arange(50)[:, None] - torch.arange(50)).clamp(min=0).double()).tril()
     assert_equal([mixer(x)], [weights @ c], 1e-7)
@@ -70,8 +70,8 @@ def test_a_constant_gate_is_an_exponential_moving_average():
 def test_a_minimal_lstm_with_equal_gates_keeps_a_half():
     mixer, x = build("minlstm", d_model=2, n_heads=1), noise(1, 5, 2)
     with torch.no_grad():
-        mixer.rightward.w_in.weight[:4] = 0
-        mixer.rightward.w_in.weight[4:] = torch.eye(2)
+        mixer.rightward.W_in.weight[:4] = 0
+        mixer.rightward.W_in.weight[4:] = torch.eye(2)
     c, h = torch.where(x >= 0, x + 0.5, x.sigmoid()), torch.zeros(1, 2).double()
     for t in range(5):
         h = (h + c[:, t]) / 2
@@ -82,7 +82,7 @@ def test_a_minimal_lstm_with_equal_gates_keeps_a_half():
 def test_gates_that_underflow_leave_the_minimal_lstm_finite(gate):
     mixer, x = build("minlstm").float(), noise(1, 70, 12, dtype=torch.float32)
     with torch.no_grad():
-        mixer.rightward.w_in.bias[:24] = gate
+        mixer.rightward.W_in.bias[:24] = gate
     assert all(part.isfinite().all() for part in values_and_gradients(lambda: mixer(x), [x, *mixer.parameters()]))
 
 
@@ -119,7 +119,7 @@ def test_mamba_with_one_state_of_decay_1_is_a_gated_recurrence():
 
 def test_mamba_starts_as_its_authors_say():
     mixer = build("mamba", d_model=64, n_heads=1)
-    steps = torch.nn.functional.softplus(mixer.w_dt.bias)
+    steps = torch.nn.functional.softplus(mixer.W_dt.bias)
     assert (mixer.d_inner, mixer.n_state, mixer.n_taps, mixer.dt_rank) == (128, 16, 4, 4)
     assert_equal([mixer.A_log.exp()], [torch.arange(1, 17).double().expand(128, -1)], 1e-6)
     assert ((steps > 0.00099) & (steps < 0.101)).all()

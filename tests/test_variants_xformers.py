@@ -138,7 +138,7 @@ def test_a_missing_package_is_a_reason_with_the_fix(absent):
     assert "pip install xformers" in reason
 
 
-@pytest.mark.parametrize("error", [RuntimeError, OSError, ImportError, AttributeError])
+@pytest.mark.parametrize("error", [RuntimeError, OSError, ImportError, AttributeError, SystemExit])
 def test_a_package_that_fails_at_import_is_a_reason_of_one_line(monkeypatch, tmp_path, error):
     for name in [name for name in sys.modules if name.partition(".")[0] == "xformers"]:
         monkeypatch.delitem(sys.modules, name)

@@ -23,7 +23,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from attnbench.kernels import FeatureAttention
+from attnbench.kernels import FeatureAttention, at_least_float32
 from attnbench.mixer import Claim, Flops, Spec, State, visible_pairs
 
 
@@ -74,8 +74,7 @@ class Based(FeatureAttention):
         """Shapes as in `Attention.attend`; pair by pair where that is cheaper."""
         if not self._few_pairs(q.shape[2], k.shape[2]):
             return super().attend(q, k, v, *extra, key_mask=key_mask)
-        kind = torch.promote_types(q.dtype, torch.float32)
-        weights = _weights(q.to(kind) * self.d_k**-0.5, k.to(kind))
+        weights = _weights(at_least_float32(q) * self.d_k**-0.5, at_least_float32(k))
         if self.spec.role == "causal":
             weights = weights.tril(k.shape[2] - q.shape[2])
         if key_mask is not None:

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.kernels import at_least_float32
 from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use
 
 NO_CONTEXT = "without mixing, nothing is read from a context, so there is no cross role"
@@ -154,7 +155,7 @@ class NoMixing(_Values):
 
 def _shown(v: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Values (B, S, d_model), 0 where hidden, and (B, S, 1), 1 where shown; at least float32, for long sums."""
-    v = v.to(torch.promote_types(v.dtype, torch.float32))
+    v = at_least_float32(v)
     real = v.new_ones(*v.shape[:2], 1) if key_mask is None else key_mask[:, :, None].to(v.dtype)
     return v if key_mask is None else v.masked_fill(real == 0, 0.0), real
 

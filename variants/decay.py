@@ -25,21 +25,35 @@ first decays and bonus do not depend on the layer. `conv` puts a short convoluti
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.kernels import Backend, FlaKernel, ShortConvolution, matrix_recurrence, rotated, short_convolution
-from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use, check_count, check_name
+from attnbench.kernels import (
+    FlaKernel,
+    ShortConvolutions,
+    WithBackend,
+    at_least_float32,
+    check_no_padding,
+    check_right_padding,
+    last_positions,
+    matrix_recurrence,
+    padding_reason,
+    pairs_in_chunks,
+    rotated,
+    split_heads,
+)
+from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use, check_count
 
 N_BLENDS = 5  # RWKV: what r, k, v, decay and gate read
 ONE_WAY = "a state that forgets reads one sequence in one direction: the role must be causal"
 
 
-class _Decaying(Attention):
+class _Decaying(WithBackend, Attention):
     """What the three share: a gated, normalised read of a decaying matrix state."""
 
     claim = Claim(time="T d^2 + T d chunk", memory="T d + T d^2 / H / chunk", sequential="T / chunk", path="1")
@@ -54,7 +68,6 @@ class _Decaying(Attention):
         *,
         chunk: Annotated[int, Ge(1)] = 64,
         conv: Annotated[int, Ge(0)] = 0,
-        backend: Backend = "auto",
         **options: Any,
     ) -> None:
         given = {name: value for name, value in options.items() if value is not None}
@@ -63,12 +76,9 @@ class _Decaying(Attention):
             raise ValueError(ONE_WAY)
         check_count("chunk", chunk)
         check_count("conv", conv, at_least=0)
-        check_name("backend", backend, get_args(Backend))
         self.chunk, self.conv = chunk, conv
-        self.backend, self.ran = backend, "torch"
         self.W_gate = nn.Linear(spec.d_model, spec.n_heads * self.d_v, bias=False)
-        maps = {"q": self.W_q, "k": self.W_k, "v": self.W_v} if conv else {}
-        self.convolutions = nn.ModuleDict({name: ShortConvolution(m.out_features, conv) for name, m in maps.items()})
+        self.convolutions = ShortConvolutions({"q": self.W_q, "k": self.W_k, "v": self.W_v}, conv)
 
     @classmethod
     def _widths(cls, spec: Spec) -> dict[str, int]:
@@ -80,13 +90,13 @@ class _Decaying(Attention):
         """Adds: only causal, and no padding but on the right of whole sequences."""
         if spec.role != "causal":
             return ONE_WAY
-        if use.mask == "any":
-            return "a state that forgets cannot skip hidden positions, only padding on the right"
-        if use.mask == "right" and use.decodes:
-            return "a padded prompt would leave its padding in the state"
-        d_k = options.get("d_k") or cls._widths(spec)["d_k"]
-        refusal = cls.fla.refusal(options.get("backend") or "auto", device=use.device, dtype=use.dtype, d_k=d_k)
-        return super().unsupported(spec, use, **options) or refusal
+        reason = padding_reason(use.mask, use.decodes, "a state that forgets")
+        return reason or super().unsupported(spec, use, **options)
+
+    @classmethod
+    def key_width(cls, spec: Spec, options: Mapping[str, Any]) -> int:
+        """The paper's d_k unless given."""
+        return options.get("d_k") or cls._widths(spec)["d_k"]
 
     def project(self, x: Tensor, context: Tensor) -> tuple[Tensor, ...]:
         """q, k, v, then log_decay and gate (B, H, T, d_v); x and context are the same."""
@@ -100,7 +110,7 @@ class _Decaying(Attention):
         """Token by token."""
         log_decay, gate = extra
         k = _hide(k, key_mask)
-        q, k, v, log_decay = (x.to(torch.promote_types(q.dtype, torch.float32)) for x in (q, k, v, log_decay))
+        q, k, v, log_decay = (at_least_float32(x) for x in (q, k, v, log_decay))
         decay = (log_decay[..., None] if log_decay.ndim == 3 else log_decay).exp()  # (B, H, S, 1 or d_k)
         (B, H, T, _), S = q.shape, k.shape[2]
         state, ys = q.new_zeros(B, H, self.d_k, self.d_v), [q.new_zeros(B, H, self.d_v)] * max(0, T - S)
@@ -117,8 +127,7 @@ class _Decaying(Attention):
     ) -> tuple[Tensor, State]:
         """Mix the prompt and keep the state (B, H, d_k, d_v), and what the next token has to see. Takes no key_mask."""
         self._check_inputs(x, context, key_mask)
-        if key_mask is not None:
-            raise ValueError("a padded prompt would leave its padding in the state: prefill takes no key_mask")
+        check_no_padding(key_mask)
         return self._continue(x, self._nothing(x))
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
@@ -131,9 +140,7 @@ class _Decaying(Attention):
 
         A query is padded for each key without one.
         """
-        whole, rest = divmod(S, self.chunk)
-        seen = whole * self.chunk * (self.chunk + 1) // 2 + rest * (rest + 1) // 2
-        executed = whole * self.chunk**2 + rest**2
+        seen, executed = pairs_in_chunks(S, self.chunk)
         states = 4.0 * self.spec.n_heads * S * self.d_k * self.d_v
         return Flops(
             states + self.pair_flops(seen),
@@ -163,42 +170,26 @@ class _Decaying(Attention):
         decays = S * self.n_kv_heads * self.d_k if self.per_channel else 0
         return super().projection_moved(T, S) + self.spec.n_heads * T * self.d_v + decays
 
-    def extra_record(self) -> dict[str, str]:
-        """The backend that the last call ran on."""
-        return {"backend": self.ran}
-
     def _nothing(self, x: Tensor) -> State:
         """The state before the first token; x (B, ., d_model) tells B and dtype."""
         kind = torch.promote_types(x.dtype, torch.float32)
         state = x.new_zeros(len(x), self.spec.n_heads, self.d_k, self.d_v, dtype=kind)
-        return {"state": state} | {
-            name: x.new_zeros(len(x), self.conv - 1, layer.weight.shape[0])
-            for name, layer in self._convolutions().items()
-        }
+        return {"state": state} | self.convolutions.nothing(x)
 
     def _read(self, x: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
         """What `project` returns for x behind `past`, and what the next token has to see."""
         raise NotImplementedError
 
-    def _qkv(self, x_q: Tensor, x_k: Tensor, x_v: Tensor, past: State) -> tuple[list[Tensor], State]:
+    def _qkv(self, x_q: Tensor, x_k: Tensor, x_v: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
         """Projected, convolved and split into heads; the convolutions' last inputs."""
-        found, after = [], {}
-        maps = (("q", self.W_q, x_q, self.d_k), ("k", self.W_k, x_k, self.d_k), ("v", self.W_v, x_v, self.d_v))
-        for name, linear, x, width in maps:
-            y = linear(x)
-            if name in past:
-                after[name] = torch.cat((past[name], y), dim=1)[:, y.shape[1] :].clone()
-                y = F.silu(short_convolution(y, self._convolutions()[name].weight, past[name]))
-            heads = _split(y, width)
-            found.append(heads if name == "q" else self._per_head(heads))
-        return found, after
-
-    def _convolutions(self) -> dict[str, ShortConvolution]:
-        """Those behind W_q, W_k and W_v, by the letter; none without the option."""
-        return {name: layer for name, layer in self.convolutions.items() if isinstance(layer, ShortConvolution)}
+        maps, after = self.convolutions((self.W_q(x_q), self.W_k(x_k), self.W_v(x_v)), past)
+        maps = [F.silu(y) for y in maps] if self.conv else maps
+        widths = self.d_k, self.d_k, self.d_v
+        q, k, v = (split_heads(y, width) for y, width in zip(maps, widths, strict=True))
+        return (q, self._per_head(k), self._per_head(v)), after
 
     def _gate(self, x: Tensor) -> Tensor:
-        return _split(self.W_gate(x), self.d_v)
+        return split_heads(self.W_gate(x), self.d_v)
 
     def _continue(self, x: Tensor, past: State) -> tuple[Tensor, State]:
         parts, after = self._read(x, past)
@@ -218,16 +209,14 @@ class _Decaying(Attention):
     ) -> tuple[Tensor, Tensor]:
         """Output (B, H, T, d_v) and the last state; the last query stands at the last key."""
         k = _hide(k, key_mask)
-        self.ran = self.fla.chosen(self.backend, q, v.dtype) if v.shape[2] > 1 else "torch"
-        kind = torch.promote_types(q.dtype, torch.float32)
-        q, k, v, log_decay = (x.to(kind) for x in (q, k, v, log_decay))
         (B, H, T, _), S = q.shape, k.shape[2]
+        q = last_positions(q, S)
+        self.choose(q, v.dtype)
+        q, k, v, log_decay = (at_least_float32(x) for x in (q, k, v, log_decay))
         if state is None:
             state = q.new_zeros(B, H, self.d_k, self.d_v)
-        q = q[:, :, max(0, T - S) :] if T >= S else F.pad(q, (0, 0, S - T, 0))
         y, state = self._recurrence(q, k, v, log_decay, state)
-        y = y[:, :, S - T :] if T < S else F.pad(y, (0, 0, T - S, 0)) if T > S else y
-        return self._gated(y, gate), state
+        return self._gated(last_positions(y, T), gate), state
 
     def _recurrence(self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         if self.ran == "fla":
@@ -266,15 +255,13 @@ class RetNet(_Decaying):
         start, T = int(past["length"]), x.shape[1]
         q, k = (rotated(one, start) for one in (q * self.d_k**-0.5, k))
         head = torch.arange(self.spec.n_heads, device=x.device, dtype=torch.float64)
-        log_decay = torch.log1p(-(2.0 ** (-5 - head))).to(torch.promote_types(x.dtype, torch.float32))
+        log_decay = torch.log1p(-(2.0 ** (-5 - head))).to(q.dtype)  # of rotated queries: float32 at least
         log_decay = log_decay[None, :, None].expand(len(x), -1, T)
         return (q, k, v, log_decay, self._gate(x)), after | {"length": past["length"] + T}
 
 
 class GLA(_Decaying):
     """A gate per key channel that the token sets."""
-
-    no_decay: ClassVar[tuple[str, ...]] = ("norm", "gate_bias")
 
     def __init__(
         self,
@@ -305,19 +292,18 @@ class GLA(_Decaying):
     def _read(self, x: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
         (q, k, v), after = self._qkv(x, x, x, past)
         logits = self.gate_up(self.gate_down(x)) + self.gate_bias
-        kind = torch.promote_types(x.dtype, torch.float32)
-        log_decay = F.logsigmoid(logits.to(kind)) / self.normaliser
-        log_decay = self._per_head(_split(log_decay, self.d_k))  # (B, H, T, d_k)
+        log_decay = F.logsigmoid(at_least_float32(logits)) / self.normaliser
+        log_decay = self._per_head(split_heads(log_decay, self.d_k))  # (B, H, T, d_k)
         return (q * self.d_k**-0.5, k, v, log_decay, self._gate(x)), after
 
     def _scale(self) -> Tensor:
-        return self.norm.to(torch.promote_types(self.norm.dtype, torch.float32))
+        return at_least_float32(self.norm)
 
 
 class RWKV(_Decaying):
     """RWKV-6: decay per channel set by the token, a bonus for the present token, and token shift."""
 
-    no_decay: ClassVar[tuple[str, ...]] = ("norm", "bonus", "decay", "blend", "blend_all")
+    no_decay: ClassVar[tuple[str, ...]] = ("norm", "bonus", "blend")
 
     def __init__(
         self,
@@ -355,10 +341,9 @@ class RWKV(_Decaying):
         seen = torch.cat((past["x"], x), dim=1)
         x_r, x_k, x_v, x_w, x_g = self._blends(x, seen[:, :-1] - x)
         (q, k, v), after = self._qkv(x_r, x_k, x_v, past)
-        kind = torch.promote_types(x.dtype, torch.float32)
-        slope = (self.decay + self.decay_up(torch.tanh(self.decay_down(x_w)))).to(kind)
+        slope = at_least_float32(self.decay + self.decay_up(torch.tanh(self.decay_down(x_w))))
         log_decay = -slope.clamp(max=9.0).exp()  # exp(9): 8000 e-folds in one step forget all there is
-        log_decay = self._per_head(_split(log_decay, self.d_k))
+        log_decay = self._per_head(split_heads(log_decay, self.d_k))
         return (q, k, v, log_decay, self._gate(x_g)), after | {"x": seen[:, -1:].clone()}
 
     def _blends(self, x: Tensor, change: Tensor) -> tuple[Tensor, ...]:
@@ -385,15 +370,9 @@ class RWKV(_Decaying):
         return super()._gated(y, gate) * self.norm[:, None]
 
 
-def _split(x: Tensor, width: int) -> Tensor:
-    """(B, T, heads width) -> (B, heads, T, width)."""
-    return x.view(*x.shape[:2], x.shape[2] // width, width).transpose(1, 2)
-
-
 def _hide(k: Tensor, key_mask: Tensor | None) -> Tensor:
     """Keys with padding at 0. Raises ValueError where key_mask hides more than padding on the right."""
     if key_mask is None:
         return k
-    if (key_mask[:, 1:] & ~key_mask[:, :-1]).any():
-        raise ValueError("a state cannot skip hidden positions: key_mask may only hide padding on the right")
+    check_right_padding(key_mask, "a state")
     return k.masked_fill(~key_mask[:, None, :, None], 0.0)

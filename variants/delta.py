@@ -25,7 +25,7 @@ which the norm would undo; maps have no bias; l2norm divides by sqrt(|x|^2 + 1e-
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,20 +33,27 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from attnbench.kernels import (
-    Backend,
     FlaKernel,
-    ShortConvolution,
+    ShortConvolutions,
+    WithBackend,
+    at_least_float32,
+    check_no_padding,
+    check_right_padding,
     delta_recurrence,
-    short_convolution,
+    last_positions,
+    padding_reason,
+    pairs_in_chunks,
     short_convolution_moved,
+    split_heads,
+    step_bias,
 )
-from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use, check_count, check_name
+from attnbench.mixer import Attention, Claim, Flops, Spec, State, Use, check_count
 
 ONE_WAY = "a state that overwrites reads one sequence in one direction: the role must be causal"
-NO_GAPS = "a state cannot skip hidden positions, only padding on the right"
+LOG_DT = -6.9, -2.3  # logarithms of step sizes at the start, from 0.001 to 0.1 as in Mamba
 
 
-class DeltaNet(Attention):
+class DeltaNet(WithBackend, Attention):
     """A matrix state in which a write replaces what its key held."""
 
     claim = Claim(
@@ -66,7 +73,6 @@ class DeltaNet(Attention):
         chunk: Annotated[int, Ge(1)] = 32,
         conv: Annotated[int, Ge(0)] = 4,
         negative_eigenvalues: bool = False,
-        backend: Backend = "auto",
         **options: Any,
     ) -> None:
         super().__init__(spec, **options)
@@ -74,26 +80,17 @@ class DeltaNet(Attention):
             raise ValueError(ONE_WAY)
         check_count("chunk", chunk)
         check_count("conv", conv, at_least=0)
-        check_name("backend", backend, get_args(Backend))
         self.chunk, self.conv, self.most = chunk, conv, 2.0 if negative_eigenvalues else 1.0
-        self.backend, self.ran = backend, "torch"
-        maps = {"q": self.W_q, "k": self.W_k, "v": self.W_v} if conv else {}
-        self.convolutions = nn.ModuleDict({name: ShortConvolution(m.out_features, conv) for name, m in maps.items()})
+        self.convolutions = ShortConvolutions({"q": self.W_q, "k": self.W_k, "v": self.W_v}, conv)
         self.W_beta = nn.Linear(spec.d_model, self.n_kv_heads, bias=False)
         self.norm = nn.Parameter(torch.ones(self.d_v))
 
     @classmethod
     def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
-        """Adds: only causal, no padding but on the right of whole sequences, and fla only where it has a kernel."""
+        """Adds: only causal, and no padding but on the right of whole sequences."""
         if spec.role != "causal":
             return ONE_WAY
-        if use.mask == "any":
-            return NO_GAPS
-        if use.mask == "right" and use.decodes:
-            return "a padded prompt would leave its padding in the state"
-        backend, d_k = options.get("backend") or "auto", options.get("d_k") or spec.d_head
-        refusal = cls.fla.refusal(backend, device=use.device, dtype=use.dtype, d_k=d_k)
-        return super().unsupported(spec, use, **options) or refusal
+        return padding_reason(use.mask, use.decodes, "a state") or super().unsupported(spec, use, **options)
 
     def project(self, x: Tensor, context: Tensor) -> tuple[Tensor, ...]:
         """q, k, v, then beta (B, H, T), and with a gate log_decay (B, H, T) and gate (B, H, T, d_v)."""
@@ -105,7 +102,7 @@ class DeltaNet(Attention):
 
     def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Token by token, each transition a whole matrix."""
-        q, k, v, beta, *rest = (x.to(torch.promote_types(q.dtype, torch.float32)) for x in (q, k, v, *extra))
+        q, k, v, beta, *rest = (at_least_float32(x) for x in (q, k, v, *extra))
         beta = beta if key_mask is None else beta * key_mask[:, None]
         decay = rest[0].exp() if rest else torch.ones_like(beta)
         state, ahead = q.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]), q.shape[2] - k.shape[2]
@@ -123,8 +120,7 @@ class DeltaNet(Attention):
     ) -> tuple[Tensor, State]:
         """Mix the prompt; keep the state (B, G, d_k, d_v) and the convolutions' last inputs. Takes no key_mask."""
         self._check_inputs(x, context, key_mask)
-        if key_mask is not None:
-            raise ValueError("a padded prompt would leave its padding in the state: prefill takes no key_mask")
+        check_no_padding(key_mask)
         parts, after = self._read(x, self._nothing(x))
         y, state = self._mixed(*parts)
         return self.merge(y), after | {"state": self._one_per_group(state).clone()}
@@ -147,11 +143,8 @@ class DeltaNet(Attention):
         The solve is done once and used as a product, with its zeros; torch does not count the solve itself, nor is
         the short convolution counted. A query is padded for each key without one.
         """
-        whole, rest = divmod(S, self.chunk)
-        sizes = {self.chunk: whole, rest: 1}
+        seen, square = pairs_in_chunks(S, self.chunk)
         H, d_k, d_v = self.spec.n_heads, self.d_k, self.d_v
-        seen = sum(n * size * (size + 1) // 2 for size, n in sizes.items())
-        square = sum(n * size**2 for size, n in sizes.items())
         core = (seen - S) * (2 * d_k + d_v) + seen * (d_k + d_v)  # keys and solve without the diagonal
         states = 6.0 * H * S * d_k * d_v
         executed = states + 2.0 * H * square * (3 * d_k + 2 * d_v) if self.ran == "torch" else None
@@ -159,7 +152,7 @@ class DeltaNet(Attention):
             states + 2.0 * H * core,
             self.projection_flops(T, S),
             core_executed=executed,
-            core_moved=self.core_moved(T, S) + 2.0 * H * (whole + (rest > 0)) * d_k * d_v,
+            core_moved=self.core_moved(T, S) + 2.0 * H * -(-S // self.chunk) * d_k * d_v,
             projection_moved=self.projection_moved(T, S),
         )
 
@@ -183,39 +176,25 @@ class DeltaNet(Attention):
 
     def projection_moved(self, T: int, S: int) -> float:
         """Adds beta, and what convolutions leave behind."""
-        n_channels = sum(len(layer.weight) for layer in self._convolutions().values())
+        n_channels = sum(len(taps) for taps in self.convolutions.parameters())
         convolved = S * n_channels * short_convolution_moved(self.conv)
         return super().projection_moved(T, S) + self.n_kv_heads * S + convolved
 
-    def extra_record(self) -> dict[str, str]:
-        """The backend that the last call ran on."""
-        return {"backend": self.ran}
-
     def _nothing(self, x: Tensor) -> State:
         """What the convolutions have seen before the first token."""
-        taps = {name: layer.weight for name, layer in self._convolutions().items()}
-        return {name: x.new_zeros(len(x), self.conv - 1, len(weight)) for name, weight in taps.items()}
-
-    def _convolutions(self) -> dict[str, ShortConvolution]:
-        """Those behind W_q, W_k and W_v, by the letter; none where conv is 0."""
-        return {name: layer for name, layer in self.convolutions.items() if isinstance(layer, ShortConvolution)}
+        return self.convolutions.nothing(x)
 
     def _read(self, x: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
         """What `project` returns for x behind `past`, and what the next token has to see."""
-        found, after, layers = [], {}, self._convolutions()
-        for name, linear, width in (("q", self.W_q, self.d_k), ("k", self.W_k, self.d_k), ("v", self.W_v, self.d_v)):
-            y = linear(x)
-            if name in layers:
-                after[name] = torch.cat((past[name], y), dim=1)[:, y.shape[1] :].clone()
-                y = short_convolution(y, layers[name].weight, past[name])
-            found.append(_split(F.silu(y), width))  # (B, H or G, T, width)
-        q, k, v = found
+        maps, after = self.convolutions((self.W_q(x), self.W_k(x), self.W_v(x)), past)
+        widths = self.d_k, self.d_k, self.d_v
+        q, k, v = (split_heads(F.silu(y), width) for y, width in zip(maps, widths, strict=True))  # (B, H or G, T, .)
         return (_unit(q), self._per_head(_unit(k)), self._per_head(v), self._share(x)), after
 
     def _share(self, x: Tensor) -> Tensor:
         """beta (B, H, T), at least in float32."""
         beta: Tensor = self.W_beta(x)
-        return self._per_head(self.most * _wide(beta).sigmoid().mT[..., None])[..., 0]
+        return self._per_head(self.most * at_least_float32(beta).sigmoid().mT[..., None])[..., 0]
 
     def _mixed(
         self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None
@@ -223,30 +202,26 @@ class DeltaNet(Attention):
         """Normed (and gated) output (B, H, T, d_v), and the last state; the last query stands at the last key."""
         beta, *rest = extra
         T, S = q.shape[2], k.shape[2]
-        q = q[:, :, max(0, T - S) :] if T >= S else F.pad(q, (0, 0, S - T, 0))
-        y, state = self._recurrence(q, k, v, _hide(beta, key_mask), *rest[:1])
-        y = y[:, :, S - T :] if T < S else F.pad(y, (0, 0, T - S, 0)) if T > S else y
-        return self._normed(y, extra), state
+        y, state = self._recurrence(last_positions(q, S), k, v, _hide(beta, key_mask), *rest[:1])
+        return self._normed(last_positions(y, T), extra), state
 
     def _recurrence(self, q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *decay: Tensor) -> tuple[Tensor, Tensor]:
         """y (B, H, S, d_v) and the last state, on the backend that serves."""
-        self.ran = self.fla.chosen(self.backend, q) if q.shape[2] > 1 else "torch"
-        if self.ran == "fla":
+        if self.choose(q) == "fla":
             return self.fla(q, k, v, *decay, beta)  # the decay stands before beta
-        q, k, v, beta, *decay = (_wide(x) for x in (q, k, v, beta, *decay))  # type: ignore[assignment]
+        q, k, v, beta, *decay = (at_least_float32(x) for x in (q, k, v, beta, *decay))  # type: ignore[assignment]
         start = q.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
         return delta_recurrence(q, k, v, beta, start, chunk=self.chunk, log_decay=decay[0] if decay else None)
 
     def _normed(self, y: Tensor, extra: tuple[Tensor, ...]) -> Tensor:
         """RMS norm per head, times swish of the gate where extra has one: (B, H, T, d_v), in the dtype of the model."""
-        y = F.rms_norm(_wide(y), (self.d_v,), _wide(self.norm), eps=1e-5).to(self.norm.dtype)
+        y = F.rms_norm(at_least_float32(y), (self.d_v,), at_least_float32(self.norm), eps=1e-5).to(self.norm.dtype)
         return y * F.silu(extra[2]) if len(extra) > 2 else y
 
 
 class GatedDeltaNet(DeltaNet):
     """The same with a state that decays, by as much as the token says, and a gate on the output."""
 
-    no_decay: ClassVar[tuple[str, ...]] = ("A_log", "dt_bias")
     fla: ClassVar[FlaKernel] = FlaKernel("gated_delta_rule.chunk_gated_delta_rule", max_width=256)
 
     def __init__(self, spec: Spec, **options: Any) -> None:
@@ -255,10 +230,7 @@ class GatedDeltaNet(DeltaNet):
         self.W_a = nn.Linear(spec.d_model, G, bias=False)
         self.W_gate = nn.Linear(spec.d_model, spec.n_heads * self.d_v, bias=False)
         self.A_log = nn.Parameter(torch.empty(G).uniform_(1, 16).log())
-        step = (
-            torch.empty(G).uniform_(-6.9, -2.3).exp()
-        )  # softplus(dt_bias): log-uniform from 0.001 to 0.1, as in Mamba
-        self.dt_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))
+        self.dt_bias = nn.Parameter(step_bias(torch.empty(G).uniform_(*LOG_DT).exp()))
 
     def projection_flops(self, T: int, S: int) -> float:
         """Adds the maps to the decay and to the output's gate."""
@@ -276,24 +248,14 @@ class GatedDeltaNet(DeltaNet):
 
     def _read(self, x: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
         parts, after = super()._read(x, past)
-        slope = F.softplus(_wide(self.W_a(x)) + _wide(self.dt_bias))  # (B, T, G)
-        log_decay = self._per_head((-_wide(self.A_log).exp() * slope).mT[..., None])[..., 0]  # (B, H, T)
-        return (*parts, log_decay, _split(self.W_gate(x), self.d_v)), after
-
-
-def _wide(x: Tensor) -> Tensor:
-    """At least float32."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _split(x: Tensor, width: int) -> Tensor:
-    """(B, T, heads width) -> (B, heads, T, width)."""
-    return x.view(*x.shape[:2], x.shape[2] // width, width).transpose(1, 2)
+        slope = F.softplus(at_least_float32(self.W_a(x)) + at_least_float32(self.dt_bias))  # (B, T, G)
+        log_decay = self._per_head((-at_least_float32(self.A_log).exp() * slope).mT[..., None])[..., 0]  # (B, H, T)
+        return (*parts, log_decay, split_heads(self.W_gate(x), self.d_v)), after
 
 
 def _unit(x: Tensor) -> Tensor:
     """x (..., d_k) of length 1, or 0 where it is 0; in its dtype."""
-    wide = _wide(x)
+    wide = at_least_float32(x)
     return (wide * (wide.square().sum(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
 
 
@@ -301,6 +263,5 @@ def _hide(beta: Tensor, key_mask: Tensor | None) -> Tensor:
     """beta with padding at 0: nothing is written there. Raises ValueError where key_mask has gaps."""
     if key_mask is None:
         return beta
-    if (key_mask[:, 1:] & ~key_mask[:, :-1]).any():
-        raise ValueError(f"{NO_GAPS}: key_mask has gaps")
+    check_right_padding(key_mask, "a state")
     return beta.masked_fill(~key_mask[:, None], 0.0)

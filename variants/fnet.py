@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.kernels import at_least_float32
 from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use
 
 WHOLE_ONLY = "a Fourier transform of the whole sequence reads the future, so there is only a bidirectional role"
@@ -46,7 +47,7 @@ class FNet(Mixer):
     def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Mixer.forward`. Raises ValueError where a key_mask is given."""
         self._check(x, context, key_mask)
-        y: Tensor = _Mixed.apply(x.to(torch.promote_types(x.dtype, torch.float32)))  # type: ignore[no-untyped-call]  # torch's is
+        y: Tensor = _Mixed.apply(at_least_float32(x))  # type: ignore[no-untyped-call]  # torch's is
         return y.to(x.dtype)
 
     def slow_forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:

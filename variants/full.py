@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnbench.kernels import plain_attention, visible_keys
+from attnbench.kernels import plain_attention, plainly_visible, visible_keys
 from attnbench.mixer import Attention, Claim, Flops, visible_pairs
 
 
@@ -42,10 +42,8 @@ class Full(Attention):
 
     def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Softmax over the keys that each query sees; 0 where there is none."""
-        T, S = q.shape[2], k.shape[2]
-        ahead = torch.arange(T, device=q.device)[:, None] + S - T - torch.arange(S, device=q.device)  # (T, S)
-        seen = (ahead >= 0) | (self.spec.role != "causal")
-        seen = seen if key_mask is None else seen & key_mask[:, None, None]
+        T, S, causal = q.shape[2], k.shape[2], self.spec.role == "causal"
+        seen = plainly_visible(T, S, causal=causal, key_mask=key_mask, device=q.device)
         return plain_attention(q, k, v, seen)
 
     def flops(self, T: int, S: int) -> Flops:

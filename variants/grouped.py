@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor
 
-from attnbench.kernels import plain_attention, visible_keys
+from attnbench.kernels import plain_attention, plainly_visible, visible_keys
 from attnbench.mixer import Attention, Claim, Flops, Spec, Use, visible_pairs
 
 
@@ -63,10 +63,9 @@ class Grouped(Attention):
 
     def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Every pair, with keys and values written out for each head."""
-        T, S, H = q.shape[2], k.shape[2], self.spec.n_heads
+        T, S, H, causal = q.shape[2], k.shape[2], self.spec.n_heads, self.spec.role == "causal"
         group = torch.arange(H, device=q.device) * k.shape[1] // H
-        visible = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T if self.spec.role == "causal" else S)
-        visible = visible if key_mask is None else visible & key_mask[:, None, None, :]
+        visible = plainly_visible(T, S, causal=causal, key_mask=key_mask, device=q.device)
         return plain_attention(q, k[:, group], v[:, group], visible)
 
     def flops(self, T: int, S: int) -> Flops:

@@ -22,14 +22,23 @@ with features in the dtype of the model; the record says which ran last.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from annotated_types import Ge
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnbench.kernels import Backend, FeatureAttention, FlaKernel, ShortConvolution, short_convolution
+from attnbench.kernels import (
+    FeatureAttention,
+    FlaKernel,
+    ShortConvolutions,
+    WithBackend,
+    check_no_padding,
+    check_right_padding,
+    padding_reason,
+    split_heads,
+)
 from attnbench.mixer import Flops, Spec, State, Use, check_count, check_name
 
 RMS_EPS = 1e-3  # a smaller one lets gradients at 0 leave float16
@@ -37,7 +46,7 @@ FEATURES = ("elu", "relu", "identity")
 NORMS = ("sum", "rms")
 
 
-class Linear(FeatureAttention):
+class Linear(WithBackend, FeatureAttention):
     """Attention with the kernel phi(q) phi(k)^T in the place of exp(q k^T)."""
 
     eps = 1e-6
@@ -50,36 +59,28 @@ class Linear(FeatureAttention):
         features: Literal["elu", "relu", "identity"] = "elu",
         norm: Literal["sum", "rms"] = "sum",
         conv: Annotated[int, Ge(0)] = 0,
-        backend: Backend = "auto",
         **options: Any,
     ) -> None:
         super().__init__(spec, **options)
         check_name("features", features, FEATURES)
         check_name("norm", norm, NORMS)
-        check_name("backend", backend, get_args(Backend))
         check_count("conv", conv, at_least=0)
-        if reason := _misfit(spec, features, norm, conv, backend):
+        if reason := _misfit(spec, features, norm, conv, self.backend):
             raise ValueError(reason)
-        self.kind, self.conv, self.backend, self.ran = features, conv, backend, "torch"
+        self.kind, self.conv = features, conv
         self.divided = norm == "sum"
         self.normalised = self.divided and features == "elu"  # of relu, a query may share no feature with any key
         self.equivariant = conv == 0
-        maps = {"q": self.W_q, "k": self.W_k, "v": self.W_v} if conv else {}
-        self.convolutions = nn.ModuleDict({name: ShortConvolution(m.out_features, conv) for name, m in maps.items()})
+        self.convolutions = ShortConvolutions({"q": self.W_q, "k": self.W_k, "v": self.W_v}, conv)
 
     @classmethod
     def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
-        """Adds: options that do not go together; with a convolution, no padding but on the right of whole sequences;
-        fla only where it has a kernel."""
+        """Adds: options that do not go together; with a convolution, no padding but on the right of whole sequences."""
         conv, backend = options.get("conv", 0), options.get("backend", "auto")
         if reason := _misfit(spec, options.get("features", "elu"), options.get("norm", "sum"), conv, backend):
             return reason
-        if conv and use.mask == "any":
-            return "a convolution mixes hidden positions into their neighbours, padding on the right excepted"
-        if conv and use.mask == "right" and use.decodes:
-            return "a padded prompt would leave its padding in the convolution's state"
-        refusal = cls.fla.refusal(backend, device=use.device, dtype=use.dtype, d_k=options.get("d_k") or spec.d_head)
-        return super().unsupported(spec, use, **options) or refusal
+        reason = padding_reason(use.mask, use.decodes, "a convolution") if conv else None
+        return reason or super().unsupported(spec, use, **options)
 
     def phi(self, x: Tensor, which: str, start: int) -> Tensor:
         """The same for queries and keys, at any position."""
@@ -101,12 +102,12 @@ class Linear(FeatureAttention):
 
     def project(self, x: Tensor, context: Tensor) -> tuple[Tensor, ...]:
         """Shapes as in `Attention.project`; with a convolution, x and context are the same."""
-        return self._behind(x, {})[0] if self.conv else super().project(x, context)
+        return self._behind(x, self.convolutions.nothing(x))[0] if self.conv else super().project(x, context)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Attention.attend`."""
-        if self.conv and key_mask is not None and (key_mask[:, 1:] & ~key_mask[:, :-1]).any():
-            raise ValueError("a convolution takes no key_mask that hides more than padding on the right")
+        if self.conv and key_mask is not None:
+            check_right_padding(key_mask, "a convolution")
         return super().attend(q, k, v, *extra, key_mask=key_mask)
 
     def prefill(
@@ -116,9 +117,8 @@ class Linear(FeatureAttention):
         if not self.conv:
             return super().prefill(x, context=context, key_mask=key_mask)
         self._check_inputs(x, context, key_mask)
-        if key_mask is not None:
-            raise ValueError("a padded prompt would leave its padding in the state: prefill takes no key_mask")
-        parts, after = self._behind(x, {})
+        check_no_padding(key_mask)
+        parts, after = self._behind(x, self.convolutions.nothing(x))
         y, state = self.begin(*parts, key_mask=None)
         return self.merge(y), state | after
 
@@ -140,14 +140,9 @@ class Linear(FeatureAttention):
         found = super().flops(T, S)
         return found if self.ran == "torch" else replace(found, core_executed=None)
 
-    def extra_record(self) -> dict[str, str]:
-        """The backend that the last call ran on."""
-        return {"backend": self.ran}
-
     def _causal(self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None) -> tuple[Tensor, State]:
         """On the backend that serves."""
-        self.ran = self.fla.chosen(self.backend, q, v.dtype) if q.shape[2] > 1 else "torch"
-        if self.ran == "torch":
+        if self.choose(q, v.dtype) == "torch":
             return super()._causal(q, k, v, key_mask)
         before = k.shape[2] - q.shape[2]  # keys that every query sees
         mask = None if key_mask is None else key_mask[:, before:]
@@ -165,17 +160,10 @@ class Linear(FeatureAttention):
 
     def _behind(self, x: Tensor, past: State) -> tuple[tuple[Tensor, ...], State]:
         """q, k, v of x behind `past`, convolved, and the last inputs of each convolution (B, conv - 1, channels)."""
-        parts, after = [], {}
-        for name, convolution in self.convolutions.items():
-            assert isinstance(convolution, ShortConvolution)
-            y = {"q": self.W_q, "k": self.W_k, "v": self.W_v}[name](x)  # (B, T, channels)
-            before = past.get(name, y.new_zeros(len(x), self.conv - 1, y.shape[2]))
-            after[name] = torch.cat((before, y), dim=1)[:, y.shape[1] :].clone()
-            y = F.silu(short_convolution(y, convolution.weight, before))
-            width = self.d_v if name == "v" else self.d_k
-            y = y.view(*y.shape[:2], y.shape[2] // width, width).transpose(1, 2)  # (B, H or G, T, width)
-            parts.append(y if name == "q" else self._per_head(y))
-        return tuple(parts), after
+        maps, after = self.convolutions((self.W_q(x), self.W_k(x), self.W_v(x)), past)
+        widths = self.d_k, self.d_k, self.d_v
+        q, k, v = (split_heads(F.silu(y), width) for y, width in zip(maps, widths, strict=True))  # (B, H or G, T, .)
+        return (q, self._per_head(k), self._per_head(v)), after
 
 
 def _misfit(spec: Spec, features: str, norm: str, conv: int, backend: str) -> str | None:

@@ -28,7 +28,14 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
-from attnbench.kernels import both_ways, diagonal_scan, recurrence_reason
+from attnbench.kernels import (
+    at_least_float32,
+    both_ways,
+    check_no_padding,
+    diagonal_scan,
+    padding_reason,
+    recurrence_reason,
+)
 from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use, check_count
 
 
@@ -37,7 +44,6 @@ class LRU(Mixer):
 
     claim = Claim(time="T d^2 + T d n_state", memory="T d + T n_state", sequential="T", path="T")
     positions = "none"
-    no_decay = ("nu", "theta", "gamma", "D")
     lr_scale = MappingProxyType({"nu": 0.5, "theta": 0.5, "gamma": 0.5})
 
     def __init__(
@@ -68,9 +74,8 @@ class LRU(Mixer):
     def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
         """Adds: no cross role, no ring inside out, no padding but on the right of whole sequences."""
         ring = (options.get("r_min", 0.0), options.get("r_max", 1.0), options.get("max_phase", 6.28))
-        if reason := super().unsupported(spec, use, **options) or _misfit(spec, *ring):
-            return reason
-        return recurrence_reason(spec.role, use.mask, use.decodes)
+        reason = super().unsupported(spec, use, **options) or _misfit(spec, *ring)
+        return reason or padding_reason(use.mask, use.decodes)
 
     def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Mixer.forward`. Raises ValueError when key_mask hides more than padding on the right."""
@@ -96,8 +101,7 @@ class LRU(Mixer):
     ) -> tuple[Tensor, State]:
         """Read the prompt; the state is h (B, 2 n_state), real and imaginary parts in turn. Takes no key_mask."""
         self._check_inputs(x, context, key_mask)
-        if key_mask is not None:
-            raise ValueError("a padded prompt would leave its padding in the state: prefill takes no key_mask")
+        check_no_padding(key_mask)
         h = self._scan(self._inputs(x))
         last = h[:, -1] if x.shape[1] else h.new_zeros(x.shape[0], 2 * self.n_state)
         return self._read(h, x), {"h": last}
@@ -130,8 +134,7 @@ class LRU(Mixer):
 
     def _inputs(self, x: Tensor) -> Tensor:
         """gamma B x, (B, T, 2 N), at least float32."""
-        u = F.linear(x, self.B)
-        u = u.to(torch.promote_types(u.dtype, torch.float32))
+        u = at_least_float32(F.linear(x, self.B))
         return u * self.gamma.to(u.dtype).exp().repeat_interleave(2)
 
     def _scan(self, u: Tensor, h: Tensor | None = None) -> Tensor:
@@ -156,4 +159,4 @@ def _misfit(spec: Spec, r_min: float, r_max: float, max_phase: float) -> str | N
         return f"the ring needs 0 <= r_min <= r_max <= 1, got {r_min} and {r_max}"
     if max_phase <= 0:
         return f"max_phase must be positive, got {max_phase}"
-    return recurrence_reason(spec.role, "none", False)
+    return recurrence_reason(spec.role)

@@ -13,7 +13,7 @@ How it runs: `selective_scan`, piece by piece in time: states are never all in m
 again. While decoding, the state is h and the last conv - 1 inputs of the convolution.
 
 Departures: none in the causal layer; there is no other. States, step sizes and decays are float32 for half-precision
-inputs. As in the authors' code, A is discretised exactly and B by Euler's rule, and dt is at least 0.0001 at the start.
+inputs. As in the authors' code, A is discretised exactly and B by Euler's rule.
 """
 
 from __future__ import annotations
@@ -27,11 +27,21 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.kernels import ShortConvolution, recurrence_reason, reversal, selective_scan, short_convolution_moved
+from attnbench.kernels import (
+    ShortConvolution,
+    at_least_float32,
+    check_no_padding,
+    check_right_padding,
+    padding_reason,
+    recurrence_reason,
+    selective_scan,
+    short_convolution_moved,
+    step_bias,
+)
 from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use, check_count
 
 ONE_WAY = "a selective scan runs one way, so there is no bidirectional role"
-DT_MIN, DT_MAX, DT_FLOOR = 1e-3, 1e-1, 1e-4
+DT_LOW, DT_HIGH = 1e-3, 1e-1  # step sizes at the start, log-uniform
 
 
 class Mamba(Mixer):
@@ -41,7 +51,7 @@ class Mamba(Mixer):
         time="T d^2 expand + T d expand n_state", memory="T d expand + d expand n_state", sequential="T", path="T"
     )
     positions = "none"
-    no_decay = ("A_log", "D")
+    no_decay = ("A_log",)
 
     def __init__(
         self,
@@ -60,41 +70,40 @@ class Mamba(Mixer):
             raise ValueError(reason)
         E, d_model = expand * spec.d_model, spec.d_model
         self.d_inner, self.n_state, self.dt_rank, self.n_taps = E, n_state, dt_rank, conv
-        self.w_in = nn.Linear(d_model, 2 * E, bias=False)
+        self.W_in = nn.Linear(d_model, 2 * E, bias=False)
         self.conv = ShortConvolution(E, conv)
         self.conv_bias = nn.Parameter(torch.empty(E).uniform_(-(conv**-0.5), conv**-0.5))
-        self.w_x = nn.Linear(E, dt_rank + 2 * n_state, bias=False)
-        self.w_dt = nn.Linear(dt_rank, E)
+        self.W_x = nn.Linear(E, dt_rank + 2 * n_state, bias=False)
+        self.W_dt = nn.Linear(dt_rank, E)
         self.A_log = nn.Parameter(torch.arange(1.0, n_state + 1).log().repeat(E, 1))
         self.D = nn.Parameter(torch.ones(E))
-        self.w_out = nn.Linear(E, d_model, bias=False)
+        self.W_out = nn.Linear(E, d_model, bias=False)
         self._start_steps()
 
     @torch.no_grad()
     def _start_steps(self) -> None:
-        """softplus(b_dt) is log-uniform from DT_MIN to DT_MAX."""
-        nn.init.uniform_(self.w_dt.weight, -(self.dt_rank**-0.5), self.dt_rank**-0.5)
-        dt = torch.rand(self.d_inner).mul_(math.log(DT_MAX / DT_MIN)).add_(math.log(DT_MIN)).exp_().clamp_(min=DT_FLOOR)
-        self.w_dt.bias.copy_(dt + (-(-dt).expm1()).log())
+        """W_dt keeps the size of what it reads; softplus(b_dt) is log-uniform."""
+        nn.init.uniform_(self.W_dt.weight, -(self.dt_rank**-0.5), self.dt_rank**-0.5)
+        dt = torch.rand(self.d_inner).mul_(math.log(DT_HIGH / DT_LOW)).add_(math.log(DT_LOW)).exp_()
+        self.W_dt.bias.copy_(step_bias(dt))
 
     @classmethod
     def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
         """Adds: the causal role alone, no padding but on the right of whole sequences."""
-        if reason := super().unsupported(spec, use, **options) or _misfit(spec):
-            return reason
-        return recurrence_reason(spec.role, use.mask, use.decodes)
+        reason = super().unsupported(spec, use, **options) or _misfit(spec)
+        return reason or padding_reason(use.mask, use.decodes)
 
     def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Mixer.forward`. Raises ValueError when key_mask hides more than padding on the right."""
         self._check_inputs(x, context, key_mask)
         if key_mask is not None:
-            reversal(key_mask)  # padding on the right comes after every real position
-        u, z = self.w_in(x).chunk(2, dim=-1)
+            check_right_padding(key_mask)
+        u, z = self.W_in(x).chunk(2, dim=-1)
         return self._read(self._scan(self._activated(self.conv(u)))[0], z)
 
     def slow_forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Taps and states one by one."""
-        u, z = self.w_in(x).chunk(2, dim=-1)
+        u, z = self.W_in(x).chunk(2, dim=-1)
         taps = self.conv.weight.unbind(-1)
         shifted = [F.pad(u, (0, 0, i, 0))[:, : x.shape[1]] * tap for i, tap in enumerate(reversed(taps))]
         u = torch.stack(shifted).sum(0)
@@ -111,16 +120,15 @@ class Mamba(Mixer):
     ) -> tuple[Tensor, State]:
         """Read the prompt; the state is h (B, N, E) and what the convolution still sees. Takes no key_mask."""
         self._check_inputs(x, context, key_mask)
-        if key_mask is not None:
-            raise ValueError("a padded prompt would leave its padding in the state: prefill takes no key_mask")
-        u, z = self.w_in(x).chunk(2, dim=-1)
+        check_no_padding(key_mask)
+        u, z = self.W_in(x).chunk(2, dim=-1)
         u, seen = self.conv.prefill(u)
         y, h = self._scan(self._activated(u))
         return self._read(y, z), {"h": h, "seen": seen}
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """One step of convolution and recurrence. No state is written to."""
-        u, z = self.w_in(x).chunk(2, dim=-1)
+        u, z = self.W_in(x).chunk(2, dim=-1)
         u, seen = self.conv.step(u, state["seen"])
         y, h = self._scan(self._activated(u)[:, None], state["h"])
         return self._read(y[:, 0], z), {"h": h, "seen": seen}
@@ -132,7 +140,7 @@ class Mamba(Mixer):
         counts those of y.
         """
         E, n_states = self.d_inner, self.d_inner * self.n_state
-        maps = (self.w_in, self.w_x, self.w_dt, self.w_out)
+        maps = (self.W_in, self.W_x, self.W_dt, self.W_out)
         projection = 2.0 * T * sum(layer.weight.numel() for layer in maps)
         N, d_model, convolved = self.n_state, self.spec.d_model, short_convolution_moved(self.n_taps)
         return Flops(
@@ -154,9 +162,8 @@ class Mamba(Mixer):
 
     def _selected(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """dt (B, T, E), B and C (B, T, N) from u (B, T, E); dt at least float32."""
-        r, B, C = self.w_x(u).split((self.dt_rank, self.n_state, self.n_state), dim=-1)
-        dt = self.w_dt(r)
-        return F.softplus(dt.to(torch.promote_types(dt.dtype, torch.float32))), B, C
+        r, B, C = self.W_x(u).split((self.dt_rank, self.n_state, self.n_state), dim=-1)
+        return F.softplus(at_least_float32(self.W_dt(r))), B, C
 
     def _scan(self, u: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """s (B, T, E) and the last h from u (B, T, E), from h."""
@@ -166,9 +173,9 @@ class Mamba(Mixer):
         return torch.addcmul(s, u, self.D), h
 
     def _read(self, s: Tensor, z: Tensor) -> Tensor:
-        y: Tensor = self.w_out(s * F.silu(z))
+        y: Tensor = self.W_out(s * F.silu(z))
         return y
 
 
 def _misfit(spec: Spec) -> str | None:
-    return ONE_WAY if spec.role == "bidirectional" else recurrence_reason(spec.role, "none", False)
+    return ONE_WAY if spec.role == "bidirectional" else recurrence_reason(spec.role)

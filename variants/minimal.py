@@ -5,7 +5,7 @@
               h_t = (f_t h_{t-1} + i_t c_t) / (f_t + i_t)
     g(u) = u + 1/2 for u >= 0, else sigmoid(u): the paper's, so that c is positive and continuous
 
-    W_z, W_f, W_i, W_h   w_in, in this order   input maps, stacked; c comes last
+    W_z, W_f, W_i, W_h   W_in, in this order   input maps, stacked; c comes last
     e                    expand                h is e times as wide as the output; from e = 2 on, W_o maps it back
     z, f, i              keep                  what is left of h_{t-1}: 1 - z, or f / (f + i); c has the rest
 
@@ -24,7 +24,15 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.kernels import both_ways, diagonal_scan, halves_reason, recurrence_reason
+from attnbench.kernels import (
+    at_least_float32,
+    both_ways,
+    check_no_padding,
+    diagonal_scan,
+    halves_reason,
+    padding_reason,
+    recurrence_reason,
+)
 from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use, check_count
 
 
@@ -34,9 +42,9 @@ class _Direction(nn.Module):
     def __init__(self, d_in: int, d_out: int, n_gates: int, expand: int) -> None:
         super().__init__()
         self.d_state = expand * d_out
-        self.w_in = nn.Linear(d_in, (n_gates + 1) * self.d_state)
-        nn.init.zeros_(self.w_in.bias)
-        self.w_out = None if expand == 1 else nn.Linear(self.d_state, d_out, bias=False)
+        self.W_in = nn.Linear(d_in, (n_gates + 1) * self.d_state)
+        nn.init.zeros_(self.W_in.bias)
+        self.W_out = None if expand == 1 else nn.Linear(self.d_state, d_out, bias=False)
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """How much of h_{t-1} is kept, and what is written: (B, T, d_state) each, at least float32."""
@@ -44,8 +52,7 @@ class _Direction(nn.Module):
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """The input maps of x (B, T, d_in), (B, T, d_state) each."""
-        u = self.w_in(x)
-        return u.to(torch.promote_types(u.dtype, torch.float32)).split(self.d_state, dim=-1)  # type: ignore[no-any-return]  # torch's split
+        return at_least_float32(self.W_in(x)).split(self.d_state, dim=-1)  # type: ignore[no-any-return, no-untyped-call]  # torch's
 
     def run(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Outputs (B, T, d_out) and the last h (B, d_state), from h; T is at least 1."""
@@ -60,7 +67,7 @@ class _Direction(nn.Module):
         """`forward` as the paper's recurrence reads, step by step."""
         h, rows = x.new_zeros(x.shape[0], self.d_state), []
         for t in range(x.shape[1]):
-            h = self.cell(h, *self.w_in(x[:, t]).split(self.d_state, dim=-1))
+            h = self.cell(h, *self.W_in(x[:, t]).split(self.d_state, dim=-1))
             rows.append(h)
         return self.read(torch.stack(rows, dim=1))
 
@@ -70,7 +77,7 @@ class _Direction(nn.Module):
 
     def read(self, h: Tensor) -> Tensor:
         """(B, T, d_state) -> (B, T, d_out)."""
-        return h if self.w_out is None else self.w_out(h)
+        return h if self.W_out is None else self.W_out(h)
 
 
 class _GRUDirection(_Direction):
@@ -121,9 +128,8 @@ class _Minimal(Mixer):
     @classmethod
     def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
         """Adds: no cross role, no odd d_model in two directions, no padding but on the right of whole sequences."""
-        if reason := super().unsupported(spec, use, **options) or _misfit(spec):
-            return reason
-        return recurrence_reason(spec.role, use.mask, use.decodes)
+        reason = super().unsupported(spec, use, **options) or _misfit(spec)
+        return reason or padding_reason(use.mask, use.decodes)
 
     def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Mixer.forward`. Raises ValueError when key_mask hides more than padding on the right."""
@@ -144,8 +150,7 @@ class _Minimal(Mixer):
     ) -> tuple[Tensor, State]:
         """Read the prompt; the state is h (B, expand d_model), at least float32. Takes no key_mask."""
         self._check_inputs(x, context, key_mask)
-        if key_mask is not None:
-            raise ValueError("a padded prompt would leave its padding in the state: prefill takes no key_mask")
+        check_no_padding(key_mask)
         if x.shape[1] == 0:
             kind = torch.promote_types(x.dtype, torch.float32)
             return x, {"h": x.new_zeros(x.shape[0], self.rightward.d_state, dtype=kind)}
@@ -161,8 +166,8 @@ class _Minimal(Mixer):
         """The scan is the core: a multiply-add for each of the states, which no counter sees; maps, the projection."""
         layers = [self.rightward] if self.leftward is None else [self.rightward, self.leftward]
         n_states = sum(layer.d_state for layer in layers)
-        weights = [layer.w_in.weight.numel() for layer in layers]
-        weights += [layer.w_out.weight.numel() for layer in layers if layer.w_out is not None]
+        weights = [layer.W_in.weight.numel() for layer in layers]
+        weights += [layer.W_out.weight.numel() for layer in layers if layer.W_out is not None]
         n_maps, n_out = (self.n_gates + 1) * n_states, 0 if self.expand == 1 else n_states + self.spec.d_model
         return Flops(
             2.0 * T * n_states,
@@ -192,4 +197,4 @@ class MinLSTM(_Minimal):
 
 
 def _misfit(spec: Spec) -> str | None:
-    return recurrence_reason(spec.role, "none", False) or halves_reason(spec.role, spec.d_model)
+    return recurrence_reason(spec.role) or halves_reason(spec.role, spec.d_model)

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from attnbench.kernels import both_ways, halves_reason, recurrence_reason
+from attnbench.kernels import both_ways, check_no_padding, halves_reason, padding_reason, recurrence_reason
 from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use
 
 OWN_LOOP_DTYPES = (torch.float32, torch.float64)
@@ -56,9 +56,8 @@ class _Recurrent(Mixer):
     @classmethod
     def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
         """Adds: no cross role, no odd d_model in two directions, no padding but on the right of whole sequences."""
-        if reason := super().unsupported(spec, use, **options) or _misfit(spec):
-            return reason
-        return recurrence_reason(spec.role, use.mask, use.decodes)
+        reason = super().unsupported(spec, use, **options) or _misfit(spec)
+        return reason or padding_reason(use.mask, use.decodes)
 
     def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Mixer.forward`. Raises ValueError when key_mask hides more than padding on the right."""
@@ -98,8 +97,7 @@ class _Recurrent(Mixer):
     ) -> tuple[Tensor, State]:
         """Read the prompt; the state is h, an LSTM's h and c, (B, d_model) each. Takes no key_mask."""
         self._check_inputs(x, context, key_mask)
-        if key_mask is not None:
-            raise ValueError("a padded prompt would leave its padding in the state: prefill takes no key_mask")
+        check_no_padding(key_mask)
         if x.shape[1] == 0:
             return x, dict.fromkeys(self.state_names, x.new_zeros(x.shape[0], self.spec.d_model))
         y, last = _layer(self.rightward, x)
@@ -302,4 +300,4 @@ def _layer(layer: nn.RNNBase, x: Tensor, last: Any = None) -> tuple[Tensor, Any]
 
 
 def _misfit(spec: Spec) -> str | None:
-    return recurrence_reason(spec.role, "none", False) or halves_reason(spec.role, spec.d_model)
+    return recurrence_reason(spec.role) or halves_reason(spec.role, spec.d_model)

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.kernels import fft_convolution, fft_convolution_flops, fft_convolution_moved
+from attnbench.kernels import at_least_float32, fft_convolution, fft_convolution_flops, fft_convolution_moved
 from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use, check_count, check_name
 
 NO_CROSS = "a state space reads one sequence, so there is no cross role"
@@ -190,7 +190,7 @@ def _powers(z: Tensor, n: int) -> Tensor:
 
 def _shown(x: Tensor, key_mask: Tensor | None) -> Tensor:
     """x (B, T, d_model), at least float32, 0 where hidden."""
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    x = at_least_float32(x)
     return x if key_mask is None else x.masked_fill(~key_mask[..., None], 0.0)
 
 

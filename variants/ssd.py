@@ -20,15 +20,28 @@ Departures: heads are as many as the model says (the paper: of width 64), and no
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.kernels import Backend, FlaKernel, ShortConvolution, matrix_recurrence, short_convolution
-from attnbench.mixer import Claim, Flops, Mixer, Spec, State, Use, check_count, check_name
+from attnbench.kernels import (
+    FlaKernel,
+    ShortConvolution,
+    WithBackend,
+    at_least_float32,
+    check_no_padding,
+    check_right_padding,
+    matrix_recurrence,
+    padding_reason,
+    pairs_in_chunks,
+    split_heads,
+    step_bias,
+)
+from attnbench.mixer import Claim, Flops, Spec, State, Use, check_count
 
 DT_LOW, DT_HIGH = 1e-3, 1e-1  # step sizes at the start, log-uniform
 A_LOW, A_HIGH = 1.0, 16.0  # rates of forgetting at the start, uniform
@@ -36,7 +49,7 @@ EPS = 1e-5
 ONE_WAY = "a state-space model reads one sequence in one direction: the role must be causal"
 
 
-class Mamba2(Mixer):
+class Mamba2(WithBackend):
     """One Mamba-2 layer, with its own maps in and out."""
 
     claim = Claim(
@@ -47,7 +60,6 @@ class Mamba2(Mixer):
     )
     positions = "none"
     fla: ClassVar[FlaKernel] = FlaKernel("simple_gla.chunk_simple_gla")
-    no_decay: ClassVar[tuple[str, ...]] = ("A_log", "dt_bias", "D", "norm")
 
     def __init__(
         self,
@@ -58,24 +70,21 @@ class Mamba2(Mixer):
         conv: Annotated[int, Ge(1)] = 4,
         n_groups: Annotated[int, Ge(1)] = 1,
         chunk: Annotated[int, Ge(1)] = 64,
-        backend: Backend = "auto",
+        **options: Any,
     ) -> None:
-        super().__init__(spec)
+        super().__init__(spec, **options)
         given = {"d_state": d_state, "expand": expand, "conv": conv, "n_groups": n_groups, "chunk": chunk}
         for name, value in given.items():
             check_count(name, value)
-        check_name("backend", backend, get_args(Backend))
         if reason := _misfit(spec, n_groups):
             raise ValueError(reason)
         H, d_model = spec.n_heads, spec.d_model
-        self.backend, self.ran = backend, "torch"
         self.d_state, self.n_groups, self.chunk = d_state, n_groups, chunk
         self.d_inner, self.d_head = expand * d_model, expand * spec.d_head
         self.widths = [self.d_inner, self.d_inner + 2 * n_groups * d_state, H]  # of z, of (x, B, C), of dt
         self.W_in = nn.Linear(d_model, sum(self.widths), bias=False)
         self.convolution = ShortConvolution(self.widths[1], conv)
-        dt = torch.exp(torch.empty(H).uniform_(math.log(DT_LOW), math.log(DT_HIGH)))
-        self.dt_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
+        self.dt_bias = nn.Parameter(step_bias(torch.empty(H).uniform_(math.log(DT_LOW), math.log(DT_HIGH)).exp()))
         self.A_log = nn.Parameter(torch.empty(H).uniform_(A_LOW, A_HIGH).log())
         self.D = nn.Parameter(torch.ones(H))
         self.norm = nn.Parameter(torch.ones(self.d_inner))
@@ -86,19 +95,19 @@ class Mamba2(Mixer):
         """Adds: only causal, n_heads divisible by n_groups, no padding but on the right of whole sequences."""
         if reason := _misfit(spec, options.get("n_groups") or 1):
             return reason
-        if use.mask == "any":
-            return "a state-space model cannot skip hidden positions, only padding on the right"
-        if use.mask == "right" and use.decodes:
-            return "a padded prompt would leave its padding in the state"
-        backend, d_state = options.get("backend") or "auto", options.get("d_state") or 128
-        refusal = cls.fla.refusal(backend, device=use.device, dtype=use.dtype, d_k=d_state)
-        return super().unsupported(spec, use, **options) or refusal
+        reason = padding_reason(use.mask, use.decodes, "a state-space model")
+        return reason or super().unsupported(spec, use, **options)
+
+    @classmethod
+    def key_width(cls, spec: Spec, options: Mapping[str, Any]) -> int:
+        """That of B and C."""
+        return options.get("d_state") or 128
 
     def forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Mixer.forward`. Raises ValueError when key_mask hides more than padding on the right."""
         self._check_inputs(x, context, key_mask)
-        if key_mask is not None and (key_mask[:, 1:] & ~key_mask[:, :-1]).any():
-            raise ValueError("a state cannot skip hidden positions: key_mask may only hide padding on the right")
+        if key_mask is not None:
+            check_right_padding(key_mask, "a state")
         return self._continue(x, self._nothing(x))[0]
 
     def slow_forward(self, x: Tensor, *, context: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
@@ -118,8 +127,7 @@ class Mamba2(Mixer):
     ) -> tuple[Tensor, State]:
         """The state is S (B, H, d_state, d_head) and the convolution's last inputs. Takes no key_mask."""
         self._check_inputs(x, context, key_mask)
-        if key_mask is not None:
-            raise ValueError("a padded prompt would leave its padding in the state: prefill takes no key_mask")
+        check_no_padding(key_mask)
         return self._continue(x, self._nothing(x))
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
@@ -129,9 +137,7 @@ class Mamba2(Mixer):
 
     def flops(self, T: int, S: int) -> Flops:
         """Scores are multiplied once per group; hidden pairs of chunks are executed too. No convolution."""
-        whole, rest = divmod(T, self.chunk)
-        seen = whole * self.chunk * (self.chunk + 1) // 2 + rest * (rest + 1) // 2
-        executed = whole * self.chunk**2 + rest**2
+        seen, executed = pairs_in_chunks(T, self.chunk)
         pair = 2.0 * (self.n_groups * self.d_state + self.d_inner)
         states = 4.0 * T * self.d_state * self.d_inner
         projection = 2.0 * T * self.spec.d_model * (sum(self.widths) + self.d_inner)
@@ -149,21 +155,15 @@ class Mamba2(Mixer):
         """One token by the same formula."""
         return self.flops(1, 1)
 
-    def extra_record(self) -> dict[str, str]:
-        """The backend that the last call ran on."""
-        return {"backend": self.ran}
-
     def _nothing(self, x: Tensor) -> State:
         """The state before the first token; x (B, ., d_model) tells B and dtype."""
-        kind, (_, d_conv, H) = torch.promote_types(x.dtype, torch.float32), self.widths
-        return {
-            "state": x.new_zeros(len(x), H, self.d_state, self.d_head, dtype=kind),
-            "seen": x.new_zeros(len(x), self.convolution.weight.shape[1] - 1, d_conv),
-        }
+        kind = torch.promote_types(x.dtype, torch.float32)
+        state = x.new_zeros(len(x), self.spec.n_heads, self.d_state, self.d_head, dtype=kind)
+        return {"state": state, "seen": self.convolution.nothing(x)}
 
     def _rates(self) -> Tensor:
         """-A (H,), in float32 at least."""
-        return self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)).exp()
+        return at_least_float32(self.A_log).exp()
 
     def _read(self, u: Tensor, past: State) -> tuple[Tensor, ...]:
         """z (B, T, d_inner), x (B, H, T, d_head), B and C (B, G, T, d_state), dt (B, H, T), the last convolved inputs.
@@ -171,14 +171,13 @@ class Mamba2(Mixer):
         All but z and the last in float32 at least.
         """
         z, mixed, dt = torch.split(self.W_in(u), self.widths, dim=-1)
-        kind = torch.promote_types(u.dtype, torch.float32)
-        seen = torch.cat((past["seen"], mixed), dim=1)[:, mixed.shape[1] :].clone()
-        mixed = F.silu(short_convolution(mixed, self.convolution.weight, past["seen"])).to(kind)
+        mixed, seen = self.convolution.resume(mixed, past["seen"])
+        mixed = at_least_float32(F.silu(mixed))
         n = self.n_groups * self.d_state
         values, key, query = torch.split(mixed, [self.d_inner, n, n], dim=-1)
-        dt = F.softplus(dt.to(kind) + self.dt_bias.to(kind)).transpose(1, 2)
+        dt = F.softplus(at_least_float32(dt) + at_least_float32(self.dt_bias)).transpose(1, 2)
         heads = (values, self.d_head), (key, self.d_state), (query, self.d_state)
-        return z, *(_split(one, width) for one, width in heads), dt, seen
+        return z, *(split_heads(one, width) for one, width in heads), dt, seen
 
     def _continue(self, u: Tensor, past: State) -> tuple[Tensor, State]:
         z, values, key, query, dt, seen = self._read(u, past)
@@ -191,8 +190,7 @@ class Mamba2(Mixer):
         self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         """y (B, H, T, d_head) and the last state, on the backend that serves a model of this dtype."""
-        self.ran = self.fla.chosen(self.backend, q, dtype) if q.shape[2] > 1 else "torch"
-        if self.ran == "torch":
+        if self.choose(q, dtype) == "torch":
             return matrix_recurrence(q, k, v, state, chunk=self.chunk, log_decay=log_decay)
         q, k = (x.repeat_interleave(self.spec.n_heads // self.n_groups, dim=1) for x in (q, k))
         y, state = self.fla(*(x.to(dtype) for x in (q, k, v)), log_decay, state=state)
@@ -211,8 +209,3 @@ def _misfit(spec: Spec, n_groups: int) -> str | None:
     if spec.n_heads % n_groups:
         return f"n_heads must be divisible by n_groups, got {spec.n_heads} and {n_groups}"
     return None
-
-
-def _split(x: Tensor, width: int) -> Tensor:
-    """(B, T, heads width) -> (B, heads, T, width)."""
-    return x.view(*x.shape[:2], x.shape[2] // width, width).transpose(1, 2)

@@ -26,7 +26,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from attnbench.kernels import plain_attention, visible_keys
+from attnbench.kernels import at_least_float32, plain_attention, plainly_visible, visible_keys
 from attnbench.mixer import Attention, Claim, Flops, Spec, check_count, visible_pairs
 
 
@@ -45,11 +45,11 @@ class TopK(Attention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Attention.attend`."""
         T, S, causal = q.shape[2], k.shape[2], self.spec.role == "causal"
-        wide = torch.promote_types(q.dtype, torch.float32)
         visible = visible_keys(T, S, causal=causal, key_mask=key_mask, device=q.device)
-        scores = (q.to(wide) * self.d_k**-0.5) @ k.to(wide).transpose(2, 3)  # (B, H, T, S)
+        scores = (at_least_float32(q) * self.d_k**-0.5) @ at_least_float32(k).transpose(2, 3)  # (B, H, T, S)
         if visible is not None:
-            scores = scores.masked_fill(~visible, torch.finfo(wide).min / 2)  # finite: a row without a key stays so
+            low = torch.finfo(scores.dtype).min / 2  # finite: a row without a key stays so
+            scores = scores.masked_fill(~visible, low)
         if self.k < S:
             least = scores.detach().topk(self.k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
             scores = scores.masked_fill(scores.detach() < least, -torch.inf)
@@ -60,9 +60,8 @@ class TopK(Attention):
 
     def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Each key counts that fewer than k others beat."""
-        T, S = q.shape[2], k.shape[2]
-        visible = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T if self.spec.role == "causal" else S)
-        visible = visible if key_mask is None else visible & key_mask[:, None, None, :]
+        T, S, causal = q.shape[2], k.shape[2], self.spec.role == "causal"
+        visible = plainly_visible(T, S, causal=causal, key_mask=key_mask, device=q.device)
         scores = torch.einsum("bhid,bhjd->bhij", q.detach(), k.detach()).masked_fill(~visible, -torch.inf)
         n_better = (scores[..., None, :] > scores[..., :, None]).sum(-1)  # (B, H, T, S)
         return plain_attention(q, k, v, visible & (n_better < self.k))

@@ -15,13 +15,13 @@ Departures: no dropout; projections have no bias; there are no key masks, since 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnbench.kernels import plain_attention
+from attnbench.kernels import imported, plain_attention, plainly_visible
 from attnbench.mixer import Attention, Claim, Flops, Spec, Use, visible_pairs
 
 ALIGNMENT = {"float32": 4, "float16": 8, "bfloat16": 8}  # widths of heads that the kernels take are multiples of these
@@ -50,18 +50,17 @@ class XFormers(Attention):
             return (
                 f"xformers needs heads of a width divisible by {step} in {use.dtype}, got {widths[0]} and {widths[1]}"
             )
-        return _trouble()
+        found = imported(_kernel, "xformers", "pip install xformers, built for this torch")
+        return found if isinstance(found, str) else None
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Shapes as in `Attention.attend`. Raises ValueError for a key_mask, RuntimeError where no kernel serves."""
-        from xformers.ops import memory_efficient_attention
-        from xformers.ops.fmha.attn_bias import LowerTriangularFromBottomRightMask
-
+        memory_efficient_attention, bottom_right = _kernel()
         if key_mask is not None:
             raise ValueError("xformers takes a key mask only as a dense (T, S) bias: give no key_mask")
         T, S, causal = q.shape[2], k.shape[2], self.spec.role == "causal"
         blind = max(0, T - S) if causal else 0  # bottom-right: the first T - S queries stand before every key
-        bias = LowerTriangularFromBottomRightMask() if causal else None
+        bias = bottom_right() if causal else None
         q, k, v = (x.transpose(1, 2) for x in (q[:, :, blind:], k, v))  # (B, T or S, H, D)
         try:
             y: Tensor = memory_efficient_attention(q, k, v, attn_bias=bias)
@@ -73,10 +72,8 @@ class XFormers(Attention):
 
     def slow_attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """Softmax over the keys that each query sees; 0 where there is none."""
-        T, S = q.shape[2], k.shape[2]
-        ahead = torch.arange(T, device=q.device)[:, None] + S - T - torch.arange(S, device=q.device)  # (T, S)
-        seen = (ahead >= 0) | (self.spec.role != "causal")
-        seen = seen if key_mask is None else seen & key_mask[:, None, None]
+        T, S, causal = q.shape[2], k.shape[2], self.spec.role == "causal"
+        seen = plainly_visible(T, S, causal=causal, key_mask=key_mask, device=q.device)
         return plain_attention(q, k, v, seen)
 
     def flops(self, T: int, S: int) -> Flops:
@@ -86,12 +83,9 @@ class XFormers(Attention):
         return Flops(core, self.projection_flops(T, S), backward=2.5, **moved)
 
 
-def _trouble() -> str | None:
-    """Why xformers cannot be used, in one line, or None. A package built for another torch can fail in any way."""
-    try:
-        from xformers.ops import memory_efficient_attention  # noqa: F401
-        from xformers.ops.fmha.attn_bias import LowerTriangularFromBottomRightMask  # noqa: F401
-    except Exception as error:
-        why = str(error).strip().partition("\n")[0]
-        return f"xformers cannot be used: {type(error).__name__}: {why} (pip install xformers, built for this torch)"
-    return None
+def _kernel() -> tuple[Callable[..., Tensor], Callable[[], Any]]:
+    """The package's attention and its causal mask, aligned bottom-right."""
+    from xformers.ops import memory_efficient_attention
+    from xformers.ops.fmha.attn_bias import LowerTriangularFromBottomRightMask
+
+    return memory_efficient_attention, LowerTriangularFromBottomRightMask

@@ -8,15 +8,18 @@ by name runs or is refused, and is never replaced in silence. The package is imp
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
+from attnbench.mixer import Mixer, Spec, Use, check_name
+
 Backend = Literal["auto", "torch", "fla"]
+Found = TypeVar("Found")
 
 FLA_DEVICES = ("cuda",)
 FLA_DTYPES = ("float16", "bfloat16")  # in float32 the delta rule is refused, and other products are TF32
@@ -74,13 +77,62 @@ class FlaKernel:
         return found if isinstance(found, str) else None
 
 
-@cache
-def _function(name: str) -> Callable[..., tuple[Tensor, Tensor]] | str:
-    """fla.ops.`name`, or why it cannot be had. Importing it needs Triton and may fail in any way, even exit."""
-    module, _, function = name.rpartition(".")
+class WithBackend(Mixer):
+    """A mixer with the option `backend`, which names what its recurrence may run on; the record says what it ran on.
+
+    fla: the package's function for it. ran: what the last call ran on.
+    """
+
+    fla: ClassVar[FlaKernel]
+
+    def __init__(self, spec: Spec, *, backend: Backend = "auto", **options: Any) -> None:
+        super().__init__(spec, **options)
+        check_name("backend", backend, get_args(Backend))
+        self.backend = backend
+        self.ran: Literal["torch", "fla"] = "torch"
+
+    @classmethod
+    def unsupported(cls, spec: Spec, use: Use, **options: Any) -> str | None:
+        """Adds: fla only where it has a kernel."""
+        if reason := super().unsupported(spec, use, **options):
+            return reason
+        backend, d_k = options.get("backend") or "auto", cls.key_width(spec, options)
+        return cls.fla.refusal(backend, device=use.device, dtype=use.dtype, d_k=d_k)
+
+    @classmethod
+    def key_width(cls, spec: Spec, options: Mapping[str, Any]) -> int:
+        """How wide the keys are with these options."""
+        return options.get("d_k") or spec.d_head
+
+    def extra_record(self) -> dict[str, str]:
+        """The backend that the last call ran on."""
+        return {"backend": self.ran}
+
+    def choose(self, q: Tensor, dtype: torch.dtype | None = None) -> Literal["torch", "fla"]:
+        """What this call runs on, from now on in `ran`; a token alone is always ours. As in `FlaKernel.chosen`."""
+        self.ran = self.fla.chosen(self.backend, q, dtype) if q.shape[2] > 1 else "torch"
+        return self.ran
+
+
+def imported(load: Callable[[], Found], package: str, fix: str) -> Found | str:
+    """What `load` imports of an optional package, or one line that says why it cannot be had, and what mends that.
+
+    A package that was built for another torch, or finds no driver, may fail in any way, even exit.
+    """
     try:
-        found: Callable[..., tuple[Tensor, Tensor]] = getattr(importlib.import_module(f"fla.ops.{module}"), function)
-        return found
+        return load()
     except (Exception, SystemExit) as error:
         why = str(error).strip().partition("\n")[0]
-        return f"fla cannot be used: {type(error).__name__}: {why} (pip install fla-core, and a triton for this torch)"
+        return f"{package} cannot be used: {type(error).__name__}: {why} ({fix})"
+
+
+@cache
+def _function(name: str) -> Callable[..., tuple[Tensor, Tensor]] | str:
+    """fla.ops.`name`, or why it cannot be had."""
+    module, _, function = name.rpartition(".")
+
+    def load() -> Callable[..., tuple[Tensor, Tensor]]:
+        found: Callable[..., tuple[Tensor, Tensor]] = getattr(importlib.import_module(f"fla.ops.{module}"), function)
+        return found
+
+    return imported(load, "fla", "pip install fla-core, and a triton for this torch")

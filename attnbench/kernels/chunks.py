@@ -19,6 +19,13 @@ def pieces(T: int, chunk: int, numbers_per_position: int, device: torch.device) 
     return found + ([(whole, T, T - whole)] if whole < T else [])
 
 
+def pairs_in_chunks(T: int, chunk: int) -> tuple[int, int]:
+    """Pairs of a position and one that is not behind it, inside chunks of T positions; and all pairs there."""
+    whole, rest = divmod(T, chunk)
+    seen = whole * chunk * (chunk + 1) // 2 + rest * (rest + 1) // 2
+    return seen, whole * chunk**2 + rest**2
+
+
 def hand_on(state: Tensor, decay: Tensor, gains: Tensor, before: Tensor) -> Tensor:
     """S_{c+1} = decay_c S_c + gains_c: writes S_c for each chunk c to `before` and returns the last state.
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from attnbench.kernels.padding import check_right_padding, padding_reason
+
 
 def both_ways(
     rightward: Callable[[Tensor], Tensor],
@@ -30,10 +32,8 @@ def reversal(key_mask: Tensor) -> Tensor:
     """Positions that turn each row's real part around and leave its padding in place: (B, T) -> (B, T)."""
     lengths = key_mask.sum(1, keepdim=True)  # (B, 1)
     position = torch.arange(key_mask.shape[1], device=key_mask.device)
-    real = position < lengths
-    if not torch.equal(real, key_mask):
-        raise ValueError("a recurrence cannot skip hidden positions: key_mask may only hide padding on the right")
-    return torch.where(real, lengths - 1 - position, position)
+    check_right_padding(key_mask)
+    return torch.where(key_mask, lengths - 1 - position, position)
 
 
 def reverse(x: Tensor, order: Tensor | None) -> Tensor:
@@ -41,15 +41,11 @@ def reverse(x: Tensor, order: Tensor | None) -> Tensor:
     return x.flip(1) if order is None else x.gather(1, order[:, :, None].expand_as(x))
 
 
-def recurrence_reason(role: str, mask: str, decodes: bool) -> str | None:
+def recurrence_reason(role: str, mask: str = "none", decodes: bool = False) -> str | None:
     """Why no recurrence can serve such a use: a cross role, hidden positions, or a padded prompt; else None."""
     if role == "cross":
         return "a recurrence reads one sequence, so there is no cross role"
-    if mask == "any":
-        return "a recurrence cannot skip hidden positions, only padding on the right"
-    if mask == "right" and decodes:
-        return "a padded prompt would leave its padding in the state"
-    return None
+    return padding_reason(mask, decodes)
 
 
 def halves_reason(role: str, d_model: int) -> str | None:

@@ -19,6 +19,13 @@ def visible_keys(T: int, S: int, *, causal: bool, key_mask: Tensor | None, devic
     return keys if order is None else keys & order
 
 
+def plainly_visible(T: int, S: int, *, causal: bool, key_mask: Tensor | None, device: torch.device) -> Tensor:
+    """The same pair by pair, as slow forms have it: (T, S), or (B, 1, T, S) with a key_mask."""
+    ahead = torch.arange(T, device=device)[:, None] + S - T - torch.arange(S, device=device)  # (T, S)
+    seen = (ahead >= 0) | (not causal)
+    return seen if key_mask is None else seen & key_mask[:, None, None]
+
+
 def band(T: int, S: int, *, back: int, ahead: int, offset: int, device: torch.device) -> Tensor:
     """Keys from `back` before to `ahead` after each query, when query 0 stands at key `offset`: (T, S)."""
     distance = torch.arange(T, device=device)[:, None] + offset - torch.arange(S, device=device)  # (T, S)

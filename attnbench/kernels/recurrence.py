@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attnbench.kernels.scalar_decay import scalar_recurrence
@@ -27,6 +28,17 @@ def matrix_recurrence(
     if log_decay.ndim == 3:
         return scalar_recurrence(q, k, v, log_decay.expand(v.shape[:3]), state, chunk)
     return vector_recurrence(q, k, v, log_decay.expand(k.shape), state, chunk)
+
+
+def last_positions(x: Tensor, n: int) -> Tensor:
+    """The last n positions of x (B, H, T, D), behind zeros where T is less: (B, H, n, D).
+
+    With the last query at the last key, a recurrence over S keys is asked the last S queries, and answers the last T.
+    """
+    T = x.shape[2]
+    if n == T:
+        return x
+    return F.pad(x, (0, 0, n - T, 0)) if n > T else x[:, :, T - n :]
 
 
 def _without_decay(q: Tensor, k: Tensor, v: Tensor, state: Tensor, chunk: int) -> tuple[Tensor, Tensor]:

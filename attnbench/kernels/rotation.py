@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attnbench.kernels.precision import at_least_float32
+
 
 def rotated(x: Tensor, start: int) -> Tensor:
     """x (B, H, T, D) whose position t is start + t: pairs of channels turned by t theta, theta from 1 down to 1/10000.
@@ -12,7 +14,7 @@ def rotated(x: Tensor, start: int) -> Tensor:
     An odd last channel stays. Returns (B, H, T, D), in float32 at least; angles are float64, for t may be large.
     """
     half, T = x.shape[-1] // 2, x.shape[2]
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    x = at_least_float32(x)
     if not half:
         return x
     theta = 10000.0 ** -torch.linspace(0, 1, half, dtype=torch.float64, device=x.device)

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from attnbench.kernels.chunks import CACHED_NUMBERS
 from attnbench.kernels.scan import FEW_NUMBERS, scan_in_place
-
-CACHED_NUMBERS = 2**17  # numbers per tensor that are worked on at a time on a CPU
 
 
 def selective_scan(

@@ -5,6 +5,8 @@ A sum of shifted products: for the usual three or four taps that is faster on a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -49,12 +51,44 @@ class ShortConvolution(nn.Module):
 
     def prefill(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Also the last width - 1 inputs (B, width - 1, d), zeros before the first one: the state for `step`."""
-        return self(x), self._last(F.pad(x, (0, 0, self.weight.shape[1] - 1, 0)))
+        return self.resume(x, self.nothing(x))
+
+    def nothing(self, x: Tensor) -> Tensor:
+        """The state before the first position: zeros (B, width - 1, d), with B and dtype of x (B, T, .)."""
+        d, width = self.weight.shape
+        return x.new_zeros(len(x), width - 1, d)
+
+    def resume(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions x (B, T, d) behind the state: outputs (B, T, d) and the next state. Nothing is written to."""
+        n = before.shape[1]
+        seen = torch.cat((before, x[:, max(0, x.shape[1] - n) :]), dim=1)
+        return short_convolution(x, self.weight, before), seen[:, seen.shape[1] - n :].clone()
 
     def step(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         """One more position x (B, d) behind the state: the output (B, d) and the next state. Nothing is written to."""
         seen = torch.cat((before, x[:, None]), dim=1)  # (B, width, d)
         return (seen * self.weight.T).sum(1), seen[:, 1:]
 
-    def _last(self, seen: Tensor) -> Tensor:
-        return seen[:, seen.shape[1] - (self.weight.shape[1] - 1) :].clone()
+
+class ShortConvolutions(nn.ModuleDict):
+    """A `ShortConvolution` behind each of several maps, by the map's name; none where width is 0."""
+
+    def __init__(self, maps: Mapping[str, nn.Linear], width: int) -> None:
+        channels = {name: layer.out_features for name, layer in maps.items()} if width else {}
+        super().__init__({name: ShortConvolution(d, width) for name, d in channels.items()})
+
+    def nothing(self, x: Tensor) -> dict[str, Tensor]:
+        """The states before the first position, by name; x as in `ShortConvolution.nothing`."""
+        return {name: layer.nothing(x) for name, layer in self._layers()}
+
+    def forward(self, maps: Sequence[Tensor], past: Mapping[str, Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """What the maps made (B, T, d), in their order, convolved behind the states in `past`; and the next states."""
+        ys, after = list(maps), {}
+        for i, (name, layer) in enumerate(self._layers()):
+            ys[i], after[name] = layer.resume(ys[i], past[name])
+        return ys, after
+
+    def _layers(self) -> Iterator[tuple[str, ShortConvolution]]:
+        for name, layer in self.items():
+            assert isinstance(layer, ShortConvolution)
+            yield name, layer

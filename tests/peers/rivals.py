@@ -207,8 +207,8 @@ def mamba_mixer(sizes: Sizes) -> Match:
 
 def selective(theirs: nn.Module, sizes: Sizes) -> Match:
     ours = mixer("mamba", "causal", sizes)
-    maps = {"in_proj__weight": ours.w_in.weight, "x_proj__weight": ours.w_x.weight, "dt_proj__weight": ours.w_dt.weight}
-    rest = {"dt_proj__bias": ours.w_dt.bias, "out_proj__weight": ours.w_out.weight, "A_log": ours.A_log, "D": ours.D}
+    maps = {"in_proj__weight": ours.W_in.weight, "x_proj__weight": ours.W_x.weight, "dt_proj__weight": ours.W_dt.weight}
+    rest = {"dt_proj__bias": ours.W_dt.bias, "out_proj__weight": ours.W_out.weight, "A_log": ours.A_log, "D": ours.D}
     conv = {"conv1d__weight": ours.conv.weight, "conv1d__bias": ours.conv_bias}
     weights = {name: (weight,) for name, weight in (maps | rest | conv).items()}
     return layers(ours, ours, theirs, theirs, tokens(sizes), **weights)
@@ -282,14 +282,14 @@ def minimal(name: str, file: str, sizes: Sizes) -> Match:
     module = quietly(f"minGRU_pytorch.{file}")
     theirs, ours = getattr(module, file)(sizes.d_model), mixer(name, "causal", sizes)
     with torch.no_grad():
-        ours.rightward.w_in.bias.zero_().requires_grad_(False)
+        ours.rightward.W_in.bias.zero_().requires_grad_(False)
     parameter = "to_hidden_and_gate__weight" if name == "mingru" else "to_hidden_and_f_i_gate__weight"
 
     def candidate_first(weight: Tensor) -> Tensor:
         return torch.cat((weight[-sizes.d_model :], weight[: -sizes.d_model]))
 
     return layers(
-        ours, ours, theirs, theirs, tokens(sizes), **{parameter: (candidate_first, ours.rightward.w_in.weight)}
+        ours, ours, theirs, theirs, tokens(sizes), **{parameter: (candidate_first, ours.rightward.W_in.weight)}
     )
 
 
