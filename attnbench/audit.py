@@ -10,16 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.analyse.audit import Axis, Cost
-from attnbench.analyse.audited import (
-    N_HEADS,
-    OTHER_WIDTH,
-    PHASE,
-    SHORT,
-    STATE_T,
-    WIDTH,
-    Audited,
-    Claimed,
-)
+from attnbench.analyse.audited import N_HEADS, OTHER_WIDTH, PHASE, STATE_T, WIDTH, Audited, Claimed, cells
 from attnbench.execute.listener import Listener
 from attnbench.execute.local import FreshProcesses
 from attnbench.execute.runner import answer
@@ -91,7 +82,8 @@ def audit(
 
 def _tables(about: Claimed, extent: Extent) -> dict[str, Any]:
     """The sweep. The largest T are measured at one width."""
-    both = {"phase": PHASE, "level": about.level}
+    second = {"measure": ["time"], "T": list(extent.T[:4]), "d_model": [OTHER_WIDTH]}
+    decoding = {"measure": ["memory"], "T": list(STATE_T), "d_model": [WIDTH]}
     return {
         "question": f"Does {about.name} cost what it claims?",
         "memory_limit": 2 * MOST_BYTES,
@@ -99,11 +91,10 @@ def _tables(about: Claimed, extent: Extent) -> dict[str, Any]:
         "timing": TIMING | {"visits": extent.visits},
         "defaults": {"variant": [about.name], "role": about.role, "n_heads": N_HEADS},
         "grid": [
-            both | {"measure": ["time", "memory"], "T": list(extent.T), "d_model": [WIDTH]},
-            both | {"measure": ["time"], "T": list(extent.T[:4]), "d_model": [OTHER_WIDTH]},
-            both | {"measure": ["memory"], "T": [SHORT // 2, SHORT], "d_model": list(extent.d_memory)},
-            {"phase": PHASE, "level": "layer", "measure": ["time"], "T": [SHORT], "d_model": list(extent.d_time)},
-            {"phase": "prefill", "level": "layer", "measure": ["memory"], "T": list(STATE_T), "d_model": [WIDTH]},
+            *cells(about, "time", extent.T, extent.d_time),
+            *cells(about, "memory", extent.T, extent.d_memory),
+            second | {"phase": PHASE, "level": about.level},
+            decoding | {"phase": "prefill", "level": "layer"},
         ],
     }
 
