@@ -163,6 +163,8 @@ def _roofline(group: Group, style: Mapping[str, Look], baseline: str) -> Iterato
         return
     title = f"{words.title('rate of operations', group.settings)}, under the roof of this machine"
     note = f"{len(found.points)} of {len(group.frame)} cells; bytes are the least that a call can move, by formula"
+    if found.silent:
+        note += f"; no formula of operations or bytes: {', '.join(found.silent)}"
     figure = curves.curves(
         found.points,
         style,
