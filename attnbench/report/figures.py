@@ -53,6 +53,7 @@ def pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
 
 
 def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
+    """Time and memory of each group, then crossovers, rooflines, fits and accuracies."""
     style = looks(zip(frame["label"], frame["variant"], strict=True))
     for measure in (TIME, MEMORY):
         for group in groups(asked(frame, measure)):
@@ -75,6 +76,7 @@ def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
 
 
 def _costs(group: Group, measure: Measure, style: Mapping[str, Look], baseline: str) -> Picture:
+    """One measure against T."""
     merged, axis = points(group.frame, measure), AXES[measure]
     if measure is TIME and group.settings.get("phase") == "decode":
         axis = replace(axis, label="time per token")

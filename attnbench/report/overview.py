@@ -46,23 +46,15 @@ def accuracy_rows(data: DataFrame, floor: float, *, title: str, note: str = "") 
 
 
 def _drawn(data: DataFrame, colours: Colours, title: str, note: str) -> Figure:
+    """The sheet: rows and columns of every panel, and the scale of colours."""
     sizes, widths = np.unique(data["T"]), np.unique(data["d_model"])
     rows = _rows(list(dict.fromkeys(data["label"])))
     left = max(0.25 + SMALL * max(len(line) for row in rows if row.label for line in row.name.split("\n")), plots.LEFT)
     n_columns = int(np.clip((plots.WIDTH - left - plots.BAR) / (CELL * len(sizes) + plots.GAP), 1, len(widths)))
     with plots.styled():
-        sheet = plots.Sheet(
-            [f"d = {d}" for d in widths],
-            title,
-            note,
-            [],
-            height=rows[-1].y + rows[-1].height,
-            x_label="T",
-            y_label="",
-            n_columns=n_columns,
-            left=left,
-            right=plots.BAR,
-        )
+        height, names = rows[-1].y + rows[-1].height, [f"d = {d}" for d in widths]
+        places: dict[str, Any] = {"n_columns": n_columns, "left": left, "right": plots.BAR}
+        sheet = plots.Sheet(names, title, note, [], height=height, x_label="T", y_label="", **places)
         mappable = ScalarMappable(Normalize(colours.low, colours.high), colours.name)
         width = sheet.panel_width / len(sizes)
         for i, (d, axes) in enumerate(zip(widths, sheet.panels, strict=True)):

@@ -114,6 +114,7 @@ def _contour(axes: Axes, part: DataFrame) -> bool:
 
 
 def _contour_of_plane(axes: Axes, part: DataFrame, T: Any, d: Any) -> bool:
+    """The line of ratio 1 through several rows and columns; whether there is one."""
     values = np.ma.masked_where(noise(_grid(part, T, d, "side").filled(np.nan)), _grid(part, T, d))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "No contour levels were found")  # all that is not noise is on one side

@@ -118,6 +118,7 @@ def trained(scale: float, settings: TrainSettings, **sizes: Any) -> TrainResult:
 
 
 def _training() -> tuple[list[Finding], Curves]:
+    """Recall while training, by the scale of the logits."""
     settings = TrainSettings(steps=1000, batch_size=64, lr=[3e-3], stop_at=0.99)
     scales = {"1/√d_k": 64**-0.5, "1": 1.0, "4": 4.0}
     results = {label: trained(scale, settings) for label, scale in scales.items()}

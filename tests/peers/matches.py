@@ -107,8 +107,11 @@ def built_in(name: str) -> type[Mixer]:
     return point.load()
 
 
-def mixer(name: str, role: Role, sizes: Sizes, **options: Any) -> Mixer:
-    """One of our variants in eval mode with seeded weights, moved a little from where they start."""
+def mixer(name: str, role: Role, sizes: Sizes, **options: Any) -> Any:
+    """One of our variants in eval mode with seeded weights, moved a little from where they start.
+
+    Any, as what public packages give: the parts of either are told by name.
+    """
     torch.manual_seed(0)
     built = built_in(name)(Spec(sizes.d_model, sizes.n_heads, sizes.T, role), **options).to(sizes.dtype).eval()
     with torch.no_grad():
