@@ -124,19 +124,19 @@ def train(
     test = held_out(task, "test", settings.n_test, seed)
     with _own_random_state(device):
         trials, best, model = _tried(build, task, settings, seed, validation, device)
-        score = best and evaluate(model, test, task.slice_names, settings.batch_size)
+        score = None if best is None else evaluate(model, test, task.slice_names, settings.batch_size)
     return TrainResult(
-        status="ok" if score else "diverged",
-        accuracy=score and score.accuracy,
-        sequence_accuracy=score and score.sequence_accuracy,
-        loss=score and score.loss,
+        status="diverged" if score is None else "ok",
+        accuracy=None if score is None else score.accuracy,
+        sequence_accuracy=None if score is None else score.sequence_accuracy,
+        loss=None if score is None else score.loss,
         chance=task.chance,
         floor=task.floor,
         n_scored=int((test.labels != IGNORE).sum()),
         n_test=len(test),
-        slices=score.slices if score else {},
+        slices={} if score is None else score.slices,
         slice_unit=task.slice_unit,
-        lr=best and best.lr,
+        lr=None if best is None else best.lr,
         trials=[asdict(trial) for trial in trials],
         n_params=sum(p.numel() for p in model.parameters()),
         n_params_body=n_params_body(model),

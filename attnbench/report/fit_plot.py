@@ -49,7 +49,8 @@ def fitted_curves(
         for panel in shared:
             plots.x_scale(panel.axes, marks, sheet.panel_width)
             plots.y_scale(panel.axes, axis, limits)
-            _draw(panel, *(part[part["facet"] == panel.facet] for part in (data, fitted)), looks)
+            measured, lines = (part[part["facet"] == panel.facet] for part in (data, fitted))
+            _draw(panel, measured, lines, looks)
         _below(sheet, shares, names, shares_title)
         return sheet.figure
 

@@ -95,8 +95,10 @@ class Sheet:
         if foot:
             self.figure.text(LEFT / WIDTH, 0.1 / total, foot, fontsize=8, color="#5f5f5f", va="bottom")
         if handles:
-            at = {"loc": "upper left", "bbox_to_anchor": (LEFT / WIDTH, 1 - (self.bottom + room) / total)}
-            self.figure.legend(handles=list(handles), ncols=n_legend_columns, borderaxespad=0, **at)
+            at = (LEFT / WIDTH, 1 - (self.bottom + room) / total)
+            self.figure.legend(
+                handles=list(handles), loc="upper left", bbox_to_anchor=at, ncols=n_legend_columns, borderaxespad=0
+            )
         places = [(left + column * (self.panel_width + GAP), top) for top in tops for column in range(n_columns)]
         self.panels = [self.place(*at, self.panel_width, height) for at, _ in zip(places, titles, strict=False)]
         self._name_axes(titles, x_label, y_label)

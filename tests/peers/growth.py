@@ -49,7 +49,9 @@ class Growth:
 
 def linear_time() -> dict[str, type[Mixer]]:
     """Built-in variants whose claimed time is at most linear in T, by name."""
-    points = [point for point in entry_points(group="attnbench.variants") if point.dist.name == "attnbench"]
+    points = [
+        point for point in entry_points(group="attnbench.variants") if point.dist and point.dist.name == "attnbench"
+    ]
     classes = {point.name: point.load() for point in sorted(points, key=lambda point: point.name)}
     return {
         name: cls for name, cls in classes.items() if cls.claim and highest(cls.claim.time, "T", _options(cls)) <= 1
@@ -85,7 +87,7 @@ def _share(cls: type[Mixer], role: Role, sizes: Sizes, peak: float) -> float | N
     call = _step(cls, role, sizes)
     with alone(1):
         least = least_of([sample(call) for _ in range(4)])
-    return known and known.executed / least.cpu_s / peak
+    return None if known is None else known.executed / least.cpu_s / peak
 
 
 def _peak_flops_per_s() -> float:

@@ -148,7 +148,7 @@ def layers(ours: Call, mine: nn.Module, theirs: Call, other: nn.Module, inputs: 
     """
     other.to(inputs[0].dtype).eval()
     given = {name.replace("__", "."): parts for name, parts in weights.items()}
-    found = []
+    found: list[tuple[Tensor, list[Tensor], Callable[..., Tensor]]] = []
     with torch.no_grad():
         for name, parameter in other.named_parameters():
             if name not in given:
@@ -162,7 +162,7 @@ def layers(ours: Call, mine: nn.Module, theirs: Call, other: nn.Module, inputs: 
             found.append((parameter, tensors, join))
     if given:
         raise ValueError(f"no parameters {', '.join(given)} in {type(other).__name__}")
-    own = [parameter for parameter in mine.parameters() if parameter.requires_grad]
+    own: list[Tensor] = [parameter for parameter in mine.parameters() if parameter.requires_grad]
     return Match(ours, theirs, inputs, own, [parameter for parameter, _, _ in found], found)
 
 

@@ -128,7 +128,7 @@ class Sized:
         if (expected := slow.expected_s(phase, self.T)) > SLOWEST_S:
             return made(reason=f"theirs would take about {expected:.0f} s a call")
         try:
-            if self.match is None and not self.trouble:
+            if self.match is None:
                 self.match = self.rival.match(at(TABLE, T=self.T))
                 self.trouble = self._difference(self.match)
             if self.trouble:
@@ -162,7 +162,7 @@ def _call(phase: str, call: Call, inputs: list[Tensor], parameters: list[Tensor]
     return partial(forward_backward, call, inputs, parameters)
 
 
-HEAD = ("variant", "public implementation", "level", "phase", "T", "threads")
+HEAD: tuple[str, ...] = ("variant", "public implementation", "level", "phase", "T", "threads")
 HEAD += ("ours, ms CPU", "theirs", "ours, ms wall", "theirs", "ratio of CPU times", "95 % interval", "target", "")
 
 
