@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.analyse.audit import Verdict
-from attnbench.analyse.audited import (
-    N_HEADS,
-    OTHER_WIDTH,
-    SHORT,
-    STATE_T,
-    WIDTH,
-    Audited,
-    Claimed,
-)
+from attnbench.analyse.audited import N_HEADS, OTHER_WIDTH, STATE_T, WIDTH, Audited, Claimed, cells
 from attnbench.execute.listener import Listener
 from attnbench.execute.local import FreshProcesses
 from attnbench.execute.runner import answer
@@ -91,7 +83,8 @@ def audit(
 
 def _tables(about: Claimed, extent: Extent) -> dict[str, Any]:
     """The sweep. The largest T are measured at one width."""
-    one = {"phase": about.phase, "level": about.level}
+    second = {"measure": ["time"], "T": list(extent.T_time[:4]), "d_model": [OTHER_WIDTH]}
+    decoding = {"measure": ["memory"], "T": list(STATE_T), "d_model": [WIDTH]}
     return {
         "question": f"Does {about.name} cost what it claims?",
         "memory_limit": 2 * MOST_BYTES,
@@ -99,12 +92,10 @@ def _tables(about: Claimed, extent: Extent) -> dict[str, Any]:
         "timing": TIMING | {"visits": extent.visits},
         "defaults": {"variant": [about.name], "role": about.role, "n_heads": N_HEADS},
         "grid": [
-            one | {"measure": ["time"], "T": list(extent.T_time), "d_model": [WIDTH]},
-            one | {"measure": ["memory"], "T": list(extent.T_memory), "d_model": [WIDTH]},
-            one | {"measure": ["time"], "T": list(extent.T_time[:4]), "d_model": [OTHER_WIDTH]},
-            one | {"measure": ["memory"], "T": [SHORT // 2, SHORT], "d_model": list(extent.d_memory)},
-            one | {"level": "layer", "measure": ["time"], "T": [SHORT], "d_model": list(extent.d_time)},
-            {"phase": "prefill", "level": "layer", "measure": ["memory"], "T": list(STATE_T), "d_model": [WIDTH]},
+            *cells(about, "time", extent.T_time, extent.d_time),
+            *cells(about, "memory", extent.T_memory, extent.d_memory),
+            second | {"phase": about.phase, "level": about.level},
+            decoding | {"phase": "prefill", "level": "layer"},
         ],
     }
 

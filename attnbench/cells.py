@@ -15,6 +15,9 @@ from attnbench.settings import DType, Level, Measure, Phase, PositionKind, Role,
 from attnbench.sweep import Sweep, VariantUse, points
 from attnbench.wording import printable
 
+# What a cell takes from its point as it is.
+AS_ASKED = ("role", "level", "phase", "T", "d_model", "dtype", "threads", "compile", "seed", "measures")
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -123,6 +126,7 @@ def repeated(sweep: Sweep, catalogue: Catalogue, context: str) -> list[Cell]:
 
 
 def _resolved(sweep: Sweep, catalogue: Catalogue, context: str) -> Iterator[Cell]:
+    """The cell of every point of every grid, in the order of the file."""
     for grid in sweep.grid:
         for point in points(grid, sweep.defaults):
             yield _cell(point, sweep, catalogue, context)
@@ -133,46 +137,51 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
     uses: tuple[VariantUse, ...] = point["variant"]
     keys = [variant_key(use.name, {**sweep.options.get(use.name, {}), **use.options}) for use in uses]
     described = [catalogue.variants[key] for key in keys]
-    T, S, level, task = point["T"], point.get("S") or point["T"], point["level"], point.get("task")
-    model, block = level == "model", level in ("block", "model")
-    d_ff = point.get("d_ff")
-    task_described = catalogue.tasks[variant_key(task, sweep.tasks.get(task, {}))] if task else None
+    name = point.get("task")
+    task = catalogue.tasks[variant_key(name, sweep.tasks.get(name, {}))] if name else None
     settings = sweep.train if task else sweep.timing
     device = [*catalogue.devices][-1] if point["device"] == "auto" else point["device"]
     decides = [
         context,
         catalogue.digests["accuracy" if task else "cost"],
         *(part.digest for part in described),
-        task_described.digest if task_described else "",
+        task.digest if task else "",
         settings.model_dump_json(exclude={"visits", "repeats"}),  # how often, not how: later visits join earlier ones
     ]
     return Cell(
+        **{key: point[key] for key in AS_ASKED},
+        **_sizes(point, [part.positions for part in described]),
         parts=tuple(VariantUse(use.name, dict(d.options)) for use, d in zip(uses, described, strict=True)),
-        role=point["role"],
-        level=level,
-        phase=point["phase"],
-        T=T,
-        S=S,
         B=point["B"] or sweep.train.batch_size,
-        d_model=point["d_model"],
-        n_heads=point["d_model"] // point["d_head"] if "d_head" in point else point["n_heads"],
-        max_T=point.get("max_T") or max(T, S) + (point["phase"] == "decode"),  # the token that is timed comes after T
-        n_layers=point["n_layers"] if model else None,
-        d_ff=(4 * point["d_model"] if d_ff is None else d_ff) if block else None,
-        embedding_std=point["embedding_std"] if model else None,
-        positions=(point.get("positions") or most_positions([part.positions for part in described])) if model else None,
-        dtype=point["dtype"],
         device=device,
-        threads=point["threads"],
-        compile=point["compile"],
-        task=task,
-        task_options=dict(task_described.options) if task_described else None,
-        seed=point["seed"],
-        measures=point["measures"],
-        cross=task_described.cross if task_described else None,
         device_name=catalogue.devices[device],
+        task=name,
+        task_options=dict(task.options) if task else None,
+        cross=task.cross if task else None,
         digest=hashlib.sha256("\n".join(decides).encode()).hexdigest()[:16],
     )
+
+
+def _sizes(point: Mapping[str, Any], positions: Sequence[PositionKind]) -> dict[str, Any]:
+    """The sizes of a point that follow from others, None where its level has no use for them.
+
+    positions: what each part of the variant needs by itself.
+    """
+    T, d_model, level = point["T"], point["d_model"], point["level"]
+    S, d_ff = point.get("S") or T, point.get("d_ff")
+    one_more = point["phase"] == "decode"  # the token that is timed comes after T
+    model = {
+        "n_layers": point["n_layers"],
+        "embedding_std": point["embedding_std"],
+        "positions": point.get("positions") or most_positions(positions),
+    }
+    return {
+        "S": S,
+        "n_heads": d_model // point["d_head"] if "d_head" in point else point["n_heads"],
+        "max_T": point.get("max_T") or max(T, S) + one_more,
+        "d_ff": (4 * d_model if d_ff is None else d_ff) if level in ("block", "model") else None,
+        **(model if level == "model" else dict.fromkeys(model)),
+    }
 
 
 def _labelled(cells: list[Cell]) -> list[Cell]:

@@ -234,6 +234,7 @@ def _how_to_go_on(out: Path | None, folder: Path | None, overwrite: bool) -> str
 
 
 def _complain(*lines: str, debug: bool) -> None:
+    """Tell what went wrong, a line each."""
     if debug:
         traceback.print_exc()
     for line in lines:

@@ -216,6 +216,7 @@ def _lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _said(key: str, value: Any) -> str:
+    """One fact with its unit, by the end of its name."""
     from attnbench.report import words
 
     if isinstance(value, list):

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 
 from attnbench.mixer import Mixer, Role
 from attnbench.promises import PROMISES, THOROUGH, Promise, shape
 from attnbench.registry import describe_error, variant_name
+from attnbench.settings import ROLES
 from attnbench.subject import PRECISIONS, BrokenError, CrashError, NotApplicableError, Subject
 
 Status = Literal["kept", "broken", "not applicable", "error"]
-ROLES: tuple[Role, ...] = get_args(Role)
 
 
 @dataclass(frozen=True)

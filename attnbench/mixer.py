@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from attnbench.settings import PositionKind, Role
+from attnbench.settings import ROLES, PositionKind, Role
 
 __all__ = [
     "Attention",
@@ -53,7 +53,7 @@ class Spec:
     def __post_init__(self) -> None:
         for field in ("d_model", "n_heads", "max_T"):
             check_count(field, getattr(self, field))
-        check_name("role", self.role, get_args(Role))
+        check_name("role", self.role, ROLES)
         if self.d_model % self.n_heads:
             raise ValueError(f"d_model must be divisible by n_heads, got {self.d_model} and {self.n_heads}")
 

@@ -26,6 +26,7 @@ from attnbench.subject import (
     NotApplicableError,
     Subject,
     any_mask,
+    check_attend,
     check_finite,
     check_shape,
     gradients,
@@ -46,10 +47,12 @@ SLACK = 1e-4  # weights may miss 1 by this much: normalisers carry an epsilon, 1
 
 
 def shape(subject: Subject) -> None:
-    """At an ordinary length, x (B, T, d_model) gives (B, T, d_model)."""
+    """At an ordinary length, x (B, T, d_model) gives (B, T, d_model), and an attention's core (B, H, T, d_v)."""
     inputs, mixer = subject.inputs(3, subject.T), subject.build()
     with subject.at(inputs):
         run(mixer, inputs)
+        if isinstance(mixer, Attention):
+            check_attend(mixer, inputs)
 
 
 def dtype(subject: Subject) -> None:

@@ -19,9 +19,11 @@ from attnbench.settings import Level, Measure, Phase
 from attnbench.targets import ask, one_source, plugin_files_of, seconds
 
 if TYPE_CHECKING:
+    from attnbench.analyse.audited import Claimed
     from attnbench.analyse.tried import Tried
     from attnbench.crossover_search import Answer
     from attnbench.execute.listener import Listener
+    from attnbench.registry import Source
 
 Target = "NAME|FILE[:CLASS]"
 Plugins = Annotated[list[Path] | None, typer.Option("--plugin", metavar="FILE", help="A plugin file; may be repeated.")]
@@ -49,20 +51,14 @@ def crossover(
     Example: attnbench crossover fused linear --d 64,256 --out my_crossover
     """
     from attnbench.crossover_search import Question, Search
-    from attnbench.execute.local import FreshProcesses
 
     widths, batches = _counts("--d", d), _counts("--B", batch)
     _known("--phase", phase, get_args(Phase))
     _known("--level", level, get_args(Level))
     budget_s = seconds("--budget", budget) or 0.0
-    with FreshProcesses() as processes:
-        both = [one_source(processes, one, plugin or []) for one in (a, b)]
-        if both[0].name == both[1].name:
-            raise RequestError([f"{a} and {b}: expected two variants, got {both[0].name} twice"])
-        roles = {ask(processes, "claimed", source, module="probes")["role"] for source in both}
-    role = "causal" if roles == {"causal"} else "bidirectional"
-    files = tuple(file for source in both for file in plugin_files_of(source))
-    question = Question(both[0].name, both[1].name, widths, batches, phase, level, t_max, files, role)
+    (baseline, other), role = _both(a, b, plugin or [])
+    files = tuple(file for source in (baseline, other) for file in plugin_files_of(source))
+    question = Question(baseline.name, other.name, widths, batches, phase, level, t_max, files, role)
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(TemporaryDirectory(prefix="attnbench-"))) / "run"
         answer = Search(question, folder, budget_s=budget_s, shown=lambda: _shown(debug), say=_say).run()
@@ -72,6 +68,18 @@ def crossover(
 
             print(f"report: {of_runs([out])[0]}")
     raise typer.Exit(0 if answer.is_one else 1)
+
+
+def _both(a: str, b: str, plugins: list[Path]) -> tuple[list[Source], str]:
+    """Two variants, and the role in which both are compared. Raises RequestError when they are one."""
+    from attnbench.execute.local import FreshProcesses
+
+    with FreshProcesses() as processes:
+        both = [one_source(processes, one, plugins) for one in (a, b)]
+        if both[0].name == both[1].name:
+            raise RequestError([f"{a} and {b}: expected two variants, got {both[0].name} twice"])
+        roles = {ask(processes, "claimed", source, module="probes")["role"] for source in both}
+    return both, "causal" if roles == {"causal"} else "bidirectional"
 
 
 def try_variant(
@@ -90,45 +98,56 @@ def try_variant(
 
     Example: attnbench try my_attention.py --out my_try
     """
-    from attnbench import audit as auditing
     from attnbench import trial
-    from attnbench.execute.local import FreshProcesses
     from attnbench.run_folder import RunFolder
 
     began_s = time.monotonic()
     if out is not None and RunFolder(out).used:
         raise RequestError([f"{out}: holds a run already; give --out another folder"])
+    certified = _certified(target, plugin or [])
+    if certified is None:
+        return
+    source, about, line = certified
     with ExitStack() as stack:
-        with FreshProcesses() as processes:
-            source = one_source(processes, target, plugin or [])
-            about = auditing.claimed(processes, source)
-            devices = ask(processes, "profile", source.name, {source.name: source})["devices"]
-            if devices["cpu"] is not None:
-                print(_not_here(source.name, devices))
-                return
-            _say(f"{source.name}: trying its promises")
-            kept, lines = trial.certificate(processes, source)
-        print("\n".join(lines), flush=True)
-        if not kept:
-            raise typer.Exit(1)
         folder = out or Path(stack.enter_context(TemporaryDirectory(prefix="attnbench-try-"))) / "run"
         asked: dict[str, Any] = {"plugins": plugin_files_of(source), "began_s": began_s}
-        found = trial.run(about, lines[-1], folder, lambda: _shown(debug), **asked)
+        found = trial.run(about, line, folder, lambda: _shown(debug), **asked)
         _print_tried(found, target, [*map(str, plugin or [])], out)
     raise typer.Exit(1 if found.wrong else 0)
+
+
+def _certified(target: str, plugins: list[Path]) -> tuple[Source, Claimed, str] | None:
+    """A variant, what it claims, and the verdict of its certificate, which is printed; None for one that needs a GPU.
+
+    Raises typer.Exit when it breaks a promise.
+    """
+    from attnbench import audit, trial
+    from attnbench.execute.local import FreshProcesses
+
+    with FreshProcesses() as processes:
+        source = one_source(processes, target, plugins)
+        about = audit.claimed(processes, source)
+        devices = ask(processes, "profile", source.name, {source.name: source})["devices"]
+        if devices["cpu"] is not None:
+            print(_not_here(source.name, devices))
+            return None
+        _say(f"{source.name}: trying its promises")
+        kept, lines = trial.certificate(processes, source)
+    print("\n".join(lines), flush=True)
+    if not kept:
+        raise typer.Exit(1)
+    return source, about, lines[-1]
 
 
 def _not_here(name: str, devices: Mapping[str, str | None]) -> str:
     """What to say of a variant that does not run on a CPU."""
     line = f"{name}: unsupported: {devices['cpu']}; nothing was measured"
-    return (
-        line
-        if devices["cuda"]
-        else f"{line}: on a machine with a GPU, attnbench run SWEEP --set device=cuda measures it"
-    )
+    how = "" if devices["cuda"] else ": on a machine with a GPU, attnbench run SWEEP --set device=cuda measures it"
+    return line + how
 
 
 def _print_tried(found: Tried, target: str, plugins: list[str], out: Path | None) -> None:
+    """Tables, verdict, cautions, what to run next; and the page, where the run is kept."""
     from attnbench.report import tried
 
     for table in tried.everything(found):
@@ -146,6 +165,7 @@ def _print_tried(found: Tried, target: str, plugins: list[str], out: Path | None
 
 
 def _print_answer(answer: Answer) -> None:
+    """The crossovers, and what a block is made of there."""
     from attnbench.analyse.amdahl import by_level, splits
     from attnbench.report import crossing, split
 
@@ -185,6 +205,7 @@ def _counts(flag: str, text: str) -> tuple[int, ...]:
 
 
 def _known(flag: str, value: str, known: Iterable[str]) -> None:
+    """Raise RequestError, with the nearest name, unless the value is one of these."""
     if value not in known:
         raise RequestError([f"{flag} {value}: unknown{did_you_mean(value, known)}"])
 

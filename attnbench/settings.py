@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 Role = Literal["causal", "bidirectional", "cross"]
+ROLES: tuple[Role, ...] = get_args(Role)
 PositionKind = Literal["learned", "sinusoidal", "none"]
 Measure = Literal["time", "memory", "accuracy"]
 Phase = Literal["forward", "backward", "forward_backward", "train_step", "prefill", "decode"]

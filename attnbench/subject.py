@@ -256,6 +256,15 @@ def run(mixer: Mixer, inputs: Inputs, key_mask: Tensor | None = None) -> Tensor:
     return y
 
 
+def check_attend(mixer: Attention, inputs: Inputs) -> None:
+    """Raises BrokenError when `attend` alone returns anything else than a tensor (B, H, T, d_v)."""
+    q, k, v, *extra = mixer.project(inputs.x, inputs.keys)
+    y = mixer.attend(q, k, v, *extra, key_mask=None)
+    told = blame.wrong(f"{blame.who(type(mixer))}.attend", y, (*q.shape[:3], v.shape[3]), "(B, H, T, d_v)")
+    if told:
+        raise BrokenError(told)
+
+
 def check_shape(y: object, expected: torch.Size) -> None:
     """Raises BrokenError unless y is a tensor of this shape."""
     if not isinstance(y, Tensor):

@@ -122,19 +122,9 @@ def train(
     """
     validation = held_out(task, "validation", settings.n_validation, seed)
     test = held_out(task, "test", settings.n_test, seed)
-    trials: list[Trial] = []
-    best: tuple[Trial, Model] | None = None
     with _own_random_state(device):
-        for lr in settings.lr:
-            torch.manual_seed(seed)
-            model = build().to(device)
-            trial = _run_trial(model, task, settings, lr, seed, validation)
-            trials.append(trial)
-            if not trial.diverged and (best is None or trial.rank > best[0].rank):
-                best = trial, model
-            if _reached(trial.validation_accuracy, settings):
-                break
-        score = None if best is None else evaluate(best[1], test, task.slice_names, settings.batch_size)
+        trials, best, model = _tried(build, task, settings, seed, validation, device)
+        score = None if best is None else evaluate(model, test, task.slice_names, settings.batch_size)
     return TrainResult(
         status="diverged" if score is None else "ok",
         accuracy=None if score is None else score.accuracy,
@@ -146,12 +136,30 @@ def train(
         n_test=len(test),
         slices={} if score is None else score.slices,
         slice_unit=task.slice_unit,
-        lr=None if best is None else best[0].lr,
+        lr=None if best is None else best.lr,
         trials=[asdict(trial) for trial in trials],
         n_params=sum(p.numel() for p in model.parameters()),
         n_params_body=n_params_body(model),
         fingerprint=fingerprint(validation, test),
     )
+
+
+def _tried(
+    build: Callable[[], Model], task: Task, settings: TrainSettings, seed: int, validation: Batch, device: str
+) -> tuple[list[Trial], Trial | None, Model]:
+    """A trial per learning rate, until one reaches stop_at; the best one and its model, or None and the last model."""
+    trials: list[Trial] = []
+    best: tuple[Trial, Model] | None = None
+    for lr in settings.lr:
+        torch.manual_seed(seed)
+        model = build().to(device)
+        trial = _run_trial(model, task, settings, lr, seed, validation)
+        trials.append(trial)
+        if not trial.diverged and (best is None or trial.rank > best[0].rank):
+            best = trial, model
+        if _reached(trial.validation_accuracy, settings):
+            break
+    return trials, *(best or (None, model))
 
 
 @torch.no_grad()
@@ -190,6 +198,7 @@ def _score(right: Tensor, losses: Tensor, slices: Tensor, row: Tensor, slice_nam
 
 
 def _run_trial(model: Model, task: Task, settings: TrainSettings, lr: float, seed: int, validation: Batch) -> Trial:
+    """Train one model at one learning rate, looking at validation data every eval_every steps and after the last."""
     optimizer = AdamW(_parameter_groups(model, lr, settings.weight_decay))
     schedule = LambdaLR(optimizer, lambda step: _lr_factor(step, settings))
     curve: list[list[float]] = []
@@ -233,6 +242,7 @@ def _training_chunks(task: Task, settings: TrainSettings, seed: int, device: tor
 
 
 def _chunks(batch: Batch, batch_size: int, device: torch.device) -> Iterator[Chunk]:
+    """The sequences of a batch, at most batch_size at a time, on the device."""
     T = batch.tokens.shape[1]
     for first in range(0, len(batch), batch_size):
         part = batch.rows(slice(first, first + batch_size))

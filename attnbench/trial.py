@@ -15,14 +15,14 @@ from typing import Any
 
 from attnbench import certificate as page
 from attnbench.analyse import tried
-from attnbench.analyse.audited import N_HEADS, OTHER_WIDTH, PHASE, SHORT, WIDTH, Claimed
+from attnbench.analyse.audit import Cost
+from attnbench.analyse.audited import N_HEADS, OTHER_WIDTH, WIDTH, Claimed, cells
 from attnbench.analyse.tried import BASELINE, RIVALS, Tried
 from attnbench.execute.listener import Listener
 from attnbench.execute.local import FreshProcesses
 from attnbench.execute.tables import run_tables
 from attnbench.records import Run
 from attnbench.registry import Source
-from attnbench.settings import Measure
 
 BUDGET_S = 100.0  # no visit begins later
 CERTIFICATE_S = 40.0
@@ -75,6 +75,7 @@ def run(
 
 
 def _tables(about: Claimed, grids: list[dict[str, Any]], timeout_s: float) -> dict[str, Any]:
+    """The sweep of one stage."""
     return {
         "timeout": timeout_s,
         "question": f"What does {about.name} cost, and what does it learn?",
@@ -93,13 +94,12 @@ def _learned(about: Claimed) -> list[dict[str, Any]]:
     return [{"measure": ["accuracy"], "variant": variants, **setting} for setting in LEARNED]
 
 
-def _costs(about: Claimed, measure: Measure) -> list[dict[str, Any]]:
+def _costs(about: Claimed, measure: Cost) -> list[dict[str, Any]]:
     """All variants over T × d, and of the one that is tried the few sizes more that its claim is judged by."""
-    layer = {"measure": [measure], "phase": PHASE, "level": "layer", "n_heads": N_HEADS}
-    own, largest = layer | {"variant": [about.name]}, tried.LENGTHS[-1]
-    claimed, widths = own | {"level": about.level}, [WIDTH, OTHER_WIDTH, 2 * OTHER_WIDTH]
-    shared: dict[str, Any] = {"variant": list(dict.fromkeys((about.name, *RIVALS)))}
-    shared |= {"T": list(tried.LENGTHS), "d_model": list(tried.WIDTHS)}
-    over_d = own | {"T": SHORT} if measure == "time" else claimed | {"T": [SHORT // 2, SHORT]}
-    over_T = {"T": [largest // 4, largest // 2, largest], "d_model": WIDTH}
-    return [layer | shared, claimed | over_T, over_d | {"d_model": widths}]
+    layer: dict[str, Any] = {"measure": [measure], "phase": about.phase, "level": "layer"}
+    layer |= {"T": list(tried.LENGTHS), "d_model": list(tried.WIDTHS)}
+    largest = tried.LENGTHS[-1]
+    own = cells(about, measure, (largest // 4, largest // 2, largest), (WIDTH, OTHER_WIDTH, 2 * OTHER_WIDTH))
+    grids = [layer | {"variant": list(dict.fromkeys((about.name, *RIVALS)))}]
+    grids += [grid | {"variant": [about.name]} for grid in own]
+    return [grid | {"n_heads": N_HEADS} for grid in grids]

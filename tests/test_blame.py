@@ -47,6 +47,19 @@ def test_a_visit_names_them_too(tmp_path, level):
         assert "misfits.py: " + TOLD[name.title()].split(" = ")[0] in reason
 
 
+@pytest.mark.parametrize("role", ["causal", "bidirectional"])
+def test_a_core_that_is_no_tensor_is_told_though_its_own_forward_takes_it_apart(tmp_path, role):
+    told = "misfits.py: Unpacks.attend returned a tuple, expected a tensor (B, H, T, d_v) = (3, 2, 16, 4)"
+    (result,) = certify(misfit("Unpacks"), roles=[role]).broken
+    assert (result.name, result.status) == ("shape", "broken")
+    assert result.detail.endswith(f": {told}")
+    grid = f'[[grid]]\nvariant = "unpacks"\nrole = "{role}"\nT = 4\nlevel = "core"\nphase = "forward_backward"\n'
+    made = attnbench.run(write_sweep(tmp_path, grid, f'plugins = "{FILE}"'), out=tmp_path / "run")
+    assert made.frame["status"].tolist() == ["nonconformant"]
+    assert made.frame["reason"][0].startswith("shape: ")
+    assert told in made.frame["reason"][0]
+
+
 def test_an_error_of_a_plugins_own_lines_and_a_failed_allocation_pass_as_they_are():
     class Raises(Attention):
         def attend(self, q, k, v, *, key_mask=None):

@@ -9,7 +9,7 @@ from attnbench.analyse.points import TIME, groups, points
 from attnbench.cli import _report
 from attnbench.errors import RequestError
 from attnbench.records import read, run_names
-from attnbench.report import of_runs
+from attnbench.report import between, of_runs
 
 SIZES = (64, 128)
 
@@ -100,6 +100,29 @@ def test_runs_may_be_called_as_anything_and_ask_nothing(tmp_path):
     assert "<h1>Which is faster?</h1>" in page
     for told in ("timing.processor", "CPU of timing", "train.processor", "CPU of train", "timing.max_s"):
         assert told in page
+
+
+def test_what_a_run_shares_with_the_first_is_told_as_ratios(two, tmp_path):
+    (table,) = between.ratios(read(*two))
+    assert table.name == "runs_time"
+    assert table.title == "on_gpu relative to on_cpu: Layer forward time, causal, B=1, float32, 1 thread"
+    assert [row[:2] for row in table.rows] == [["d_model", "variant"], ["64", "fused"], ["64", "full"]]
+    assert table.shown[64].str.startswith("0.10 ").tolist() == [True, True]
+    assert table.shown[128].str.split().str[0].tolist() == ["oom", "0.10"]
+    assert between.ratios(read(two[0])) == []
+    assert table.title in of_runs(two, tmp_path / "both")[0].read_text()
+
+
+def test_only_like_is_compared_with_like(tmp_path):
+    def run(name, **more):
+        cells = [cell("a", **more), cell("b", T=128, S=128, **more)]
+        return run_of(tmp_path / name, cells, [timed("a", 1e-3), timed("b", 2e-3)])
+
+    first = run("first")
+    for name, more in {"wide": {"options": {"window": 9}}, "half": {"dtype": "bfloat16"}, "late": {"B": 4}}.items():
+        assert between.ratios(read(first, run(name, **more))) == []
+    third = run("third", device="cuda", threads=2)
+    assert [table.name for table in between.ratios(read(first, run("second"), third))] == ["runs_time", "runs_time-2"]
 
 
 def test_runs_whose_names_are_one_file_name_have_files_of_their_own(tmp_path):

@@ -95,6 +95,18 @@ def test_a_point_stands_at_operations_per_byte_and_per_second():
     assert max(found.marks) >= 128
 
 
+@pytest.mark.parametrize("gone", ["bytes_moved", "flops_executed"])
+def test_who_is_left_out_for_want_of_a_formula_is_named_below_the_picture(gone):
+    rows = [reached(label, 64, 64, flops=1e8, moved=1e6, time_s=1e-2) for label in ("full", "mine", "slow")]
+    rows[1][gone] = None
+    rows[2] |= {"time_s": math.nan, "status": "timeout"}
+    (roof,) = (picture.figure for picture in pictures(frame(rows), "full") if "roofline" in picture.name)
+    (note,) = (text.get_text() for text in roof.texts if "cells" in text.get_text())
+    assert note.replace("\n", " ").endswith("; no formula of operations or bytes: mine")
+    (whole,) = (picture.figure for picture in pictures(frame(rows[:1]), "full") if "roofline" in picture.name)
+    assert not [text for text in whole.texts if "no formula" in text.get_text()]
+
+
 @pytest.mark.parametrize("gone", ["bytes_moved", "flops_executed", "roof_flops_per_s", "roof_bytes_per_s", "time_s"])
 def test_a_picture_is_drawn_only_where_bytes_and_peaks_are_known(gone):
     rows = [reached("full", T, 64, flops=1e6 * T, moved=1e6, time_s=1e-2) for T in (64, 128)]

@@ -130,6 +130,15 @@ def test_counts_that_depend_on_T_are_marked():
     assert cost.data["n_params"].tolist() == [64000, 128000, 1000, 1000]
 
 
+def test_what_compiling_took_is_told_of_cells_that_were_compiled():
+    rows = [timed("a", 64, 8, 1, compile=False), timed("a", 64, 8, 1, compile=True, compile_s=2.5)]
+    cost = of(rows, "cost")
+    assert cost.shown["compile_s"].tolist() == ["–", "2.50 s"]
+    assert cost.note.endswith("; compile_s: what compiling, and the first call, took")
+    plain = of(rows[:1], "cost")
+    assert "compile_s" not in [*plain.shown.columns, *plain.note.split()]
+
+
 def test_one_seed_has_no_interval():
     shown = of(scores(["fused"], sizes=[32], widths=[32], seeds=[0]), "accuracy").shown
     assert re.fullmatch(r"0\.\d{3}|1\.000", shown[32].iloc[0])
@@ -194,7 +203,9 @@ def test_ratios_come_with_their_verdicts_and_cells_without_one_with_their_status
     assert made.shown.values.tolist() == [[8, "b", "0.50 faster", "1.00 same", "1.2 ambiguous", "oom"]]
     assert made.data["verdict_corrected"].tolist()[:3] == ["faster", "same", "ambiguous"]
     assert made.data["verdict_corrected"].isna().tolist() == [False, False, False, True]
-    assert "by Holm's correction at 5 % over all comparisons of one table" in made.note
+    assert made.note.endswith(
+        "; different: off 1 by more than 3 %, after Holm's correction; same: surely within 3 %; else ambiguous"
+    )
     memory = of(rows, "ratios_memory", "a").shown.values.tolist()[0]
     assert memory[2:] == ["2.0 heavier", "0.50 leaner", "not measured", "oom"]
 

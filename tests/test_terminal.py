@@ -7,22 +7,34 @@ import subprocess
 import sys
 
 import pytest
+from run_rows import cell, run_of, timed
 from runs import HEEDING, write_sweep
 
 from attnbench import terminal
 
-GRID = '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 16]\nd_model = [8, 16]\nmeasure = ["time", "memory"]\n'
+GRID = '[[grid]]\nvariant = "none"\nT = 8\nmeasure = ["memory"]\n'
+COMMANDS = """
+import sys
+from attnbench.cli import main
+commands = [[]]
+for word in sys.argv[1:]:
+    commands.append([]) if word == "+" else commands[-1].append(word)
+for command in commands:
+    sys.argv[1:] = command
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, (command, end.code)
+"""
+
+
+def called(command, folder, environment):
+    asked = {"cwd": folder, "env": os.environ | environment, "timeout": 120}
+    return subprocess.run(command, capture_output=True, check=False, **asked)
 
 
 def attnbench(folder, *arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "attnbench", *arguments],
-        capture_output=True,
-        cwd=folder,
-        env=os.environ | environment,
-        timeout=120,
-        check=False,
-    )
+    return called([sys.executable, "-m", "attnbench", *arguments], folder, environment)
 
 
 @pytest.mark.parametrize(
@@ -34,18 +46,22 @@ def attnbench(folder, *arguments, **environment):
 )
 def test_no_character_stops_a_command(tmp_path, environment, told):
     sweep = write_sweep(tmp_path, GRID, "# naïve\n", name="größe ≈ 3.toml")
-    for arguments in (
+    run_of(tmp_path / "größe ≈ made", [cell("a"), cell("b", T=128, S=128)], [timed("a", 1e-6), timed("b", 3e-6)])
+    commands = (
         ("run", sweep.name, "--out", "größe ≈ run"),
-        ("report", "größe ≈ run"),
-        ("table", "größe ≈ run", "--rows", "variant", "--columns", "T", "--value", "time_s"),
+        ("report", "größe ≈ made"),
+        ("table", "größe ≈ made", "--rows", "variant", "--columns", "T", "--value", "time_s"),
         ("variants", "--roles"),
         ("variants", "strided"),
         ("run", sweep.name, "--dry-run"),
-    ):
-        done = attnbench(tmp_path, *arguments, **environment)
-        assert done.returncode == 0, (arguments, done.stderr)
-        assert done.stdout.isascii()
-        assert b"Error" not in done.stderr
+    )
+    words = [word for command in commands for word in ("+", *command)][1:]
+    done = called([sys.executable, "-c", COMMANDS, *words], tmp_path, environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    for part in (b"1 of 1 cells ok", b"1.00 us", b"nothing was run"):
+        assert part in done.stdout
+    assert b"Error" not in done.stderr
     done = attnbench(tmp_path, "run", "größe ≈ 4.toml", **environment)
     assert done.returncode == 2
     assert done.stderr.startswith(told)

@@ -7,9 +7,9 @@ than half of them: gradients of weights take d^2 whatever T is, and are no part 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pandas import DataFrame
@@ -58,6 +58,19 @@ class Claimed:
             return highest(text, axis, self.options)
         except ValueError as error:
             raise RequestError([f'{self.name}: claim {cost}="{text}": {error}']) from error
+
+
+def cells(about: Claimed, cost: Cost, T: Sequence[int], widths: Sequence[int]) -> list[dict[str, Any]]:
+    """The grids of a sweep that one cost of `Audited.points` is read from: over T, and over widths at SHORT."""
+    over_T: dict[str, Any] = {
+        "measure": [cost],
+        "phase": about.phase,
+        "level": about.level,
+        "T": [*T],
+        "d_model": [WIDTH],
+    }
+    short = {"level": "layer", "T": [SHORT]} if cost == "time" else {"T": [SHORT // 2, SHORT]}
+    return [over_T, over_T | short | {"d_model": [*widths]}]
 
 
 class Predicted(NamedTuple):
@@ -155,6 +168,7 @@ def _undisturbed(frame: DataFrame) -> DataFrame:
 
 
 def _points(frame: DataFrame, measure: Measure, axis: str) -> tuple[list[Point], str]:
+    """The points over one column of sizes, and the statuses of those without a value."""
     merged = points(frame, measure)
     missing = ", ".join(dict.fromkeys(merged["status"][merged["status"] != "ok"]))
     merged = merged[merged["value"].notna()]

@@ -98,6 +98,7 @@ def _is_enclosed(at: Crossing, below: int, above: int) -> bool:
 
 
 def _bounded(at: Crossing, sizes: Sequence[int]) -> Crossing:
+    """The crossing, its interval no narrower than the measured sizes around it."""
     below, above = enclosing(sizes, at.T)
     if _is_exact(at):
         return replace(at, low=float(below), high=float(above))

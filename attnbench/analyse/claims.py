@@ -55,12 +55,14 @@ def amount(claim: str, values: Mapping[str, float]) -> float:
 
 
 def _factor(found: re.Match[str], values: Mapping[str, float]) -> float:
+    """The value of one factor of a term."""
     bar, _, name, number, power = found.groups()
     value = float(number) if number else values.get(name, 1.0) if name else 1.0
     return float(value ** (float(power or 1) * (-1 if bar == "/" else 1)))
 
 
 def _product(text: str, options: Collection[str]) -> Product:
+    """One term, with its powers of T and d. Raises ValueError where it cannot be read."""
     plain, powers, at = text, {"T": 0.0, "d": 0.0}, 0
     for sign, raised in RAISED.items():
         plain = plain.replace(sign, raised)

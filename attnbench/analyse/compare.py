@@ -106,6 +106,7 @@ def _reach(value: Series, bound: Series) -> np.ndarray:
 
 
 def _verdict(middle: np.ndarray, below: np.ndarray, above: np.ndarray, equal: Series) -> np.ndarray:
+    """The verdict on each log ratio `middle`, whose interval reaches `below` and `above` it; None without a ratio."""
     margin = np.log1p(MARGIN)
     inside = (middle - below >= -margin) & (middle + above <= margin)
     faster = (middle < -margin) & (middle + above < 0)

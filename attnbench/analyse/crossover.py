@@ -89,6 +89,7 @@ def crossovers(compared: DataFrame) -> list[Crossover]:
 
 
 def _crossover(label: str, d_model: int, part: DataFrame) -> Crossover:
+    """What becomes of one variant at one width."""
     part = part[part["ratio"].notna()]
     found = crossings(part["T"], part["ratio"], part["side"], part["ratio_low"], part["ratio_high"])
     apart = set(part["side"]) - {0}

@@ -171,6 +171,7 @@ def _known(sizes: Sizes, terms: Mapping[str, Powers]) -> Distinct | str:
 
 
 def _solved(sizes: Sizes, costs: np.ndarray, known: Distinct, deterministic: bool) -> _Solved:
+    """Non-negative least squares of relative errors, with draws of the coefficients for intervals."""
     relative = np.stack([sizes.column(powers) for powers in known.terms.values()], axis=1) / costs[:, None]  # (n, k)
     length = np.linalg.norm(relative, axis=0)
     unit = relative / length
@@ -221,6 +222,7 @@ def _interval(draws: np.ndarray, deterministic: bool) -> tuple[np.ndarray, np.nd
 
 
 def _terms(sizes: Sizes, known: Distinct, solved: _Solved, deterministic: bool) -> tuple[Term, ...]:
+    """Each term with its coefficient, its share at the largest size, their intervals, and whether it is seen."""
     columns = np.stack([sizes.column(powers) for powers in known.terms.values()])  # (k, n)
     parts = solved.coefficients[:, None] * columns
     shares = parts / parts.sum(axis=0)
@@ -249,6 +251,7 @@ def _terms(sizes: Sizes, known: Distinct, solved: _Solved, deterministic: bool) 
 
 
 def _seen(there: bool, share: float, most: float, limit: float) -> Seen:
+    """Whether a term is told from nothing, and is large enough at the largest size to count."""
     if not there or most <= limit:
         return "unresolved"
     return "resolved" if share > limit else "small"

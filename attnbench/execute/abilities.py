@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from attnbench import registry
 from attnbench.errors import RequestError
 from attnbench.mixer import Mixer, Role, Spec, Use
 from attnbench.registry import Source
+from attnbench.settings import ROLES
 
-ROLES: tuple[Role, ...] = get_args(Role)
 SIZE = 64  # T, S, d_model and max_T of the place that a variant is asked about
 DEVICES = ("cpu", "cuda")
 

@@ -16,12 +16,12 @@ from attnbench.execute import stages
 from attnbench.execute.abilities import abilities_of, reason_for
 from attnbench.mixer import Attention, Mixer, Role
 from attnbench.registry import PluginError, Source
+from attnbench.settings import ROLES
 from attnbench.subject import Inputs, Subject, gradients, run
 
 AT_ONCE = 32  # outputs of one sequence whose gradients are taken in one batch
 IDLE = 4  # a stack may mix in every other layer alone
 N_SEQUENCES = 2  # a ReLU can hide a path in one of them
-ROLES: tuple[Role, ...] = ("causal", "bidirectional")  # in which a sequence is mixed with itself
 PHASES = ("forward_backward", "forward")  # in which its costs are read, the first that it has
 
 
@@ -36,7 +36,7 @@ def claimed(source: Source) -> dict[str, Any]:
     if not issubclass(cls, Mixer):
         raise PluginError([f"{source.origin}: {cls.__name__} is no subclass of attnbench.Mixer"])
     served = abilities_of(cls)["roles"]
-    role: Role = next((role for role in ROLES if served[role] is None), "causal")
+    role: Role = next((role for role in ROLES if role != "cross" and served[role] is None), "causal")
     return {
         "claim": asdict(cls.claim) if cls.claim else None,
         "options": list(options.listing(cls)),

@@ -86,6 +86,7 @@ def time_call(
 def _timed(
     sample: Callable[[int], _Sample], settings: TimingSettings, resolution_s: float, look: Callable[[], Usage]
 ) -> Timing:
+    """First call, warm-up, then samples of as many calls as last SAMPLE_S."""
     first_call_s = sample(1).wall_s
     at_least = 1 if settings.warmup_s > 0 else 0  # a first call can be a thousand times a usual one
     warmups = [taken.wall_s for taken in _until(settings.warmup_s - first_call_s, lambda: sample(1), at_least)]
@@ -172,6 +173,7 @@ def _until(budget_s: float, take: Callable[[], _Sample], at_least: int = 0) -> I
 
 
 def _precise(samples_s: list[float], precision: float) -> bool:
+    """Whether the median is known to within `precision`, a share of it."""
     n = len(samples_s)
     if n < MIN_SAMPLES or n % max(1, n // 16):  # looking costs a sort: look less often as samples pile up
         return False
@@ -180,6 +182,7 @@ def _precise(samples_s: list[float], precision: float) -> bool:
 
 
 def _flags(samples_s: list[float], warmups: list[float], resolution_s: float) -> list[str]:
+    """What weakens a timing."""
     flags = [] if warmups else ["no warm-up beyond the first call"]
     if len(samples_s) == 1:
         flags.append("one sample")

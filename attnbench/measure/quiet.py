@@ -100,6 +100,7 @@ def sentinels(visit: Mapping[str, Any]) -> list[float]:
 
 
 def _slowed(visit: Mapping[str, Any], quiet_s: float) -> str | None:
+    """What the sentinels say, where one of them was slow; quiet_s: the best of the run."""
     slowest_s = max(sentinels(visit), default=0.0)
     if slowest_s <= SLOWDOWN * quiet_s:
         return None
@@ -107,6 +108,7 @@ def _slowed(visit: Mapping[str, Any], quiet_s: float) -> str | None:
 
 
 def _put_aside(visit: Mapping[str, Any]) -> str | None:
+    """What processor time says, where a one-thread process did not have the processor all the time."""
     cpu_s, sampled_s = visit.get("cpu_s"), visit.get("sampled_s")
     alone = visit.get("device") == "cpu" and visit.get("threads") == 1
     if not alone or cpu_s is None or not sampled_s or cpu_s >= ON_CPU * sampled_s:
@@ -127,6 +129,7 @@ def _tick_s() -> float:
 
 
 def _switches() -> int | None:
+    """How often the system took this process off the processor; None where that is not known."""
     try:
         import resource
     except ImportError:

@@ -99,25 +99,14 @@ def _power(axis: Axis, power: float) -> str:
 
 
 def _row(found: Audited) -> list[str]:
-    claim = found.claimed.claim or {}
-    said = [str(claim.get(name) or NONE) for name in ("time", "memory", "sequential", "path")]
+    """One variant's line of the table: what it says of itself beside what was measured."""
+    claim, name = found.claimed.claim or {}, found.claimed.name
+    said = [str(claim.get(one) or NONE) for one in ("time", "memory", "sequential", "path")]
     if found.trouble:
-        return [
-            found.claimed.name,
-            said[0],
-            found.trouble,
-            NONE,
-            said[1],
-            NONE,
-            NONE,
-            said[2],
-            NONE,
-            said[3],
-            *[NONE] * 3,
-        ]
+        return [name, said[0], found.trouble, NONE, said[1], NONE, NONE, said[2], NONE, said[3], *[NONE] * 3]
     cells = {one: _cell(found, *one) for one in CLAIMS}
     return [
-        found.claimed.name,
+        name,
         *(said[0], cells["time", "T"], cells["time", "d"]),
         *(said[1], cells["memory", "T"], cells["memory", "d"]),
         *(said[2], _two(found.probe.get("calls", []))),
@@ -128,6 +117,7 @@ def _row(found: Audited) -> list[str]:
 
 
 def _cell(found: Audited, cost: Cost, axis: Axis) -> str:
+    """Measured growth with its verdict; growth alone where nothing is claimed."""
     verdict = next((one for one in found.verdicts if (one.cost, one.axis) == (cost, axis)), None)
     if verdict is not None:
         return f"{_measured(verdict)} {verdict.status}"
@@ -155,6 +145,7 @@ def _state(found: Audited) -> str:
 
 
 def _prediction(found: Audited) -> str:
+    """The predicted time with the error of such predictions: "1.2 ms at T = 4096, d = 96 [+3 %]"."""
     one = found.predicted
     if one is None:
         return NONE

@@ -89,6 +89,7 @@ def _by_operations(group: Group, baseline: str, column: str) -> list[tuple[str, 
 
 
 def _lines(rows: list[Row], lines: list[Row], found: Sequence[Crossover]) -> Lines:
+    """What is drawn: crossings, lines of reference in their order, and how many places have no crossing or several."""
     references = DataFrame(lines, columns=["name", "facet", "x", "value"]).drop_duplicates()
     references = references.astype({"x": float, "value": float}).sort_values("x", kind="stable")
     drawn = DataFrame(rows, columns=COLUMNS).astype({"x": float})

@@ -44,20 +44,10 @@ def curves(
     baseline: the label that is in every panel where more than `panels.MOST` labels share one, which then has a panel
     for each family.
     """
+    texts: dict[str, Any] = {"title": title, "note": note, "x_label": x_label, "y_label": axis.label}
     with plots.styled():
         handles = [_reference_handle(name) for name in ([] if references is None else references["name"].unique())]
-        n_labels, n_facets = data["label"].nunique(), data["facet"].nunique()
-        sheet, shared = panels.sheet(
-            data,
-            looks,
-            baseline=baseline,
-            title=title,
-            note=note,
-            x_label=x_label,
-            y_label=axis.label,
-            height=1.9 if n_facets > panels.MOST else 2.7 if n_labels <= 8 or n_facets > 9 else 3.6,
-            others=handles,
-        )
+        sheet, shared = panels.sheet(data, looks, baseline=baseline, height=_height(data), others=handles, **texts)
         marks = marks or dict(sorted(zip(data["x"], data["x_text"], strict=True)))
         drawn = data if references is None else pd.concat([data, references])
         limits = scales.linear_limits(drawn) if axis.kind == "linear" else scales.limits(drawn)
@@ -71,6 +61,14 @@ def curves(
         return sheet.figure
 
 
+def _height(data: DataFrame) -> float:
+    """Of a panel, in inches: low where panels are many, tall where its lines are."""
+    n_labels, n_facets = data["label"].nunique(), data["facet"].nunique()
+    if n_facets > panels.MOST:
+        return 1.9
+    return 2.7 if n_labels <= 8 or n_facets > 9 else 3.6
+
+
 def _draw(panel: panels.Panel, data: DataFrame, looks: Mapping[str, Look], shift: Sequence[float]) -> None:
     """The series of one panel, the first one strongest. shift: factors on x that set them apart."""
     panels.pale(panel.axes, data[data["label"].isin(panel.pale)])
@@ -82,11 +80,12 @@ def _draw(panel: panels.Panel, data: DataFrame, looks: Mapping[str, Look], shift
 
 
 def _reference_handle(name: str) -> Line2D:
+    """The entry of a line of reference in the legend."""
     return Line2D([], [], color=PALE, linewidth=1.2, linestyle=REFERENCES.get(name, DASHED), label=plots.plain(name))
 
 
 def _references(axes: Axes, data: DataFrame) -> None:
-    """Lines of chance and floor: level where they do not depend on x."""
+    """Lines to compare with, one per name: a level one across the whole panel where its value does not depend on x."""
     for name, part in data.groupby("name", sort=False):
         look: dict[str, Any] = {"color": PALE, "linewidth": 1.2, "linestyle": REFERENCES.get(name, DASHED), "zorder": 2}
         if part["value"].nunique() == 1:

@@ -88,6 +88,7 @@ def differences(found: Sequence[tuple[str, Facts]]) -> dict[str, float]:
 
 
 def _operator(one: Facts | None) -> list[str]:
+    """Calls, time and share of one operator in one cell."""
     if one is None:
         return [tables.NOT_ASKED] * 3
     return [str(one["calls"]), words.scaled(one["self_s"], words.TIME_UNITS), words.percent(one["share"])]

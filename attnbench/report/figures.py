@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import tee
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from attnbench.report import (
     planes,
     plots,
     scales,
+    shades,
     tables,
     words,
 )
@@ -52,6 +53,7 @@ def pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
 
 
 def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
+    """Time and memory of each group, then crossovers, rooflines, fits and accuracies."""
     style = looks(zip(frame["label"], frame["variant"], strict=True))
     for measure in (TIME, MEMORY):
         for group in groups(asked(frame, measure)):
@@ -74,6 +76,7 @@ def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
 
 
 def _costs(group: Group, measure: Measure, style: Mapping[str, Look], baseline: str) -> Picture:
+    """One measure against T."""
     merged, axis = points(group.frame, measure), AXES[measure]
     if measure is TIME and group.settings.get("phase") == "decode":
         axis = replace(axis, label="time per token")
@@ -122,7 +125,7 @@ def _colours(measure: Measure, baseline: str) -> str:
     sides = tables.SIDES[measure.name]
     return (
         f"Blue: {sides['below']} than {baseline}, red: {sides['above']}. Hatched: no value. "
-        f"{planes.SAME_MARK}: the same {tables.NEAR}; {planes.AMBIGUOUS_MARK}: ambiguous; "
+        f"{shades.SAME_MARK}: the same {tables.NEAR}; {shades.AMBIGUOUS_MARK}: ambiguous; "
         "a dot: one of these, where there is no room."
     )
 
@@ -162,6 +165,8 @@ def _roofline(group: Group, style: Mapping[str, Look], baseline: str) -> Iterato
         return
     title = f"{words.title('rate of operations', group.settings)}, under the roof of this machine"
     note = f"{len(found.points)} of {len(group.frame)} cells; bytes are the least that a call can move, by formula"
+    if found.silent:
+        note += f"; no formula of operations or bytes: {', '.join(found.silent)}"
     figure = curves.curves(
         found.points,
         style,
@@ -205,49 +210,40 @@ def _fitted(one: fits.Fitted, axis: scales.Axis, style: Mapping[str, Look], base
 
 
 def _accuracies(group: Group, style: Mapping[str, Look], baseline: str) -> Iterator[Picture]:
-    """Accuracy over the T × d plane, against T, and slice by slice."""
+    """Accuracy against T, over the T × d plane, and slice by slice."""
     merged, known = points(group.frame, ACCURACY), tables.references(group.frame)
-    title, note = words.title("accuracy", group.settings), _note(group, ACCURACY)
-    lines = known.assign(name=known["label"], facet=[f"d = {d}" for d in known["d_model"]], x=known["T"])
     seeds = " Mean over seeds; bars: from the lowest seed to the highest." if merged["n_cells"].max() > 1 else ""
-    figure = curves.curves(
-        _over_T(merged),
-        style,
-        scales.ACCURACY,
-        x_label="T",
-        title=title,
-        note=note,
-        references=lines,
-        apart=True,
-        baseline=baseline,
-    )
+    behind = f"{_families(merged)}{APART}{seeds}"
+    lines = known.assign(name=known["label"], facet=[f"d = {d}" for d in known["d_model"]], x=known["T"])
+    title = words.title("accuracy", group.settings)
+    figure = _scores(group, _over_T(merged), lines, style, x_label="T", title=title, baseline=baseline)
     name = words.file_name("accuracy", group.settings, group.differs)
-    yield Picture(name, f"{title}, against T, one panel per d.{_families(merged)}{APART}{seeds}", figure)
+    yield Picture(name, f"{title}, against T, one panel per d.{behind}", figure)
     if len(merged[["d_model", "T"]].drop_duplicates()) > 1:
-        floor = float(known.loc[known["label"] == "floor", "value"].min()) if "floor" in set(known["label"]) else 0.0
-        many = merged["label"].nunique() > panels.MOST
-        draw = overview.accuracy_rows if many else planes.accuracy_planes
-        figure = draw(merged, floor, title=f"{title}, over T and d", note=note)
-        name = words.file_name("accuracy_plane", group.settings, group.differs)
-        yield Picture(name, f"{title}, over T and d; the darker, the better.", figure)
+        yield _accuracy_plane(group, merged, known)
     slices = _over_slices(group.frame)
     if slices["value"].notna().any():
-        unit = slice_unit(group.frame)
-        lines = known.assign(name=known["label"], facet=_facets(known), x=1.0)
-        by_unit = f"{title}, by {unit}"
-        figure = curves.curves(
-            slices,
-            style,
-            scales.ACCURACY,
-            x_label=unit,
-            title=by_unit,
-            note=note,
-            references=lines,
-            apart=True,
-            baseline=baseline,
-        )
+        unit, lines = slice_unit(group.frame), known.assign(name=known["label"], facet=_facets(known), x=1.0)
+        title = f"{title}, by {unit}"
+        figure = _scores(group, slices, lines, style, x_label=unit, title=title, baseline=baseline)
         name = words.file_name(f"accuracy_{unit}", group.settings, group.differs)
-        yield Picture(name, f"{by_unit}.{_families(merged)}{APART}{seeds}", figure)
+        yield Picture(name, f"{title}.{behind}", figure)
+
+
+def _scores(group: Group, data: DataFrame, lines: DataFrame, style: Mapping[str, Look], **texts: Any) -> plots.Picture:
+    """Curves of accuracy with chance and floor, `lines`, behind them. texts: of `curves.curves`."""
+    texts["note"] = _note(group, ACCURACY)
+    return curves.curves(data, style, scales.ACCURACY, references=lines, apart=True, **texts)
+
+
+def _accuracy_plane(group: Group, merged: DataFrame, known: DataFrame) -> Picture:
+    """The plane of each variant or, of many, a row. known: chance and floor."""
+    title = f"{words.title('accuracy', group.settings)}, over T and d"
+    floor = float(known.loc[known["label"] == "floor", "value"].min()) if "floor" in set(known["label"]) else 0.0
+    draw = overview.accuracy_rows if merged["label"].nunique() > panels.MOST else planes.accuracy_planes
+    figure = draw(merged, floor, title=title, note=_note(group, ACCURACY))
+    name = words.file_name("accuracy_plane", group.settings, group.differs)
+    return Picture(name, f"{title}; the darker, the better.", figure)
 
 
 def _families(data: DataFrame) -> str:

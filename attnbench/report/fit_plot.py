@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -38,48 +39,53 @@ def fitted_curves(
     data: columns label, facet, x, x_text, value, low, high. fitted: label, facet, x, value, along the curves.
     shares: label, term, share, seen; each label's shares add up to 1. Terms that are not resolved are hatched.
     """
+    texts: dict[str, Any] = {"title": title, "note": note, "x_label": "T", "y_label": axis.label}
     with plots.styled():
         names = {label: textwrap.fill(plots.plain(label), NAME) for label in dict.fromkeys(shares["label"])}
-        height = sum(_height(name) for name in names.values())
-        sheet, shared = panels.sheet(
-            data,
-            looks,
-            baseline=baseline,
-            title=title,
-            note=note,
-            x_label="T",
-            y_label=axis.label,
-            height=2.7,
-            others=[_swatch(term) for term in dict.fromkeys(shares["term"])],
-            room=HEAD + height + FOOT,
-        )
+        texts["others"] = [_swatch(term) for term in dict.fromkeys(shares["term"])]
+        texts["room"] = HEAD + sum(map(_height, names.values())) + FOOT
+        sheet, shared = panels.sheet(data, looks, baseline=baseline, height=2.7, **texts)
         marks, limits = dict(sorted(zip(data["x"], data["x_text"], strict=True))), scales.limits(data)
         for panel in shared:
             plots.x_scale(panel.axes, marks, sheet.panel_width)
             plots.y_scale(panel.axes, axis, limits)
             measured, lines = (part[part["facet"] == panel.facet] for part in (data, fitted))
-            panels.pale(panel.axes, lines[lines["label"].isin(panel.pale)])
-            for label in panel.labels:
-                plots.series(panel.axes, measured[measured["label"] == label], looks[label], 0.2, joined=False)
-                _curve(panel.axes, lines[lines["label"] == label], looks[label])
-        left = 0.2 + SMALL * max(len(line) for name in names.values() for line in name.split("\n"))
-        left, width = max(left, plots.LEFT), plots.WIDTH - max(left, plots.LEFT) - plots.RIGHT
-        axes = sheet.place(left, sheet.bottom + HEAD, width, height)
-        axes.set_title(plots.plain(shares_title), loc="left", y=1.0, color=INK)
-        _bars(axes, shares, names, width)
+            _draw(panel, measured, lines, looks)
+        _below(sheet, shares, names, shares_title)
         return sheet.figure
 
 
+def _draw(panel: panels.Panel, measured: DataFrame, lines: DataFrame, looks: Mapping[str, Look]) -> None:
+    """The points and the fitted curves of one panel."""
+    panels.pale(panel.axes, lines[lines["label"].isin(panel.pale)])
+    for label in panel.labels:
+        plots.series(panel.axes, measured[measured["label"] == label], looks[label], 0.2, joined=False)
+        _curve(panel.axes, lines[lines["label"] == label], looks[label])
+
+
+def _below(sheet: plots.Sheet, shares: DataFrame, names: Mapping[str, str], title: str) -> None:
+    """The bars, in the room below the panels, beside the names of their labels."""
+    longest = max(len(line) for name in names.values() for line in name.split("\n"))
+    left = max(0.2 + SMALL * longest, plots.LEFT)
+    width = plots.WIDTH - left - plots.RIGHT
+    axes = sheet.place(left, sheet.bottom + HEAD, width, sum(map(_height, names.values())))
+    axes.set_title(plots.plain(title), loc="left", y=1.0, color=INK)
+    _bars(axes, shares, names, width)
+
+
 def _curve(axes: Axes, line: DataFrame, look: Look) -> None:
+    """One fitted curve."""
     drawn = Line2D(line["x"], line["value"], color=look.colour, linestyle=look.line, linewidth=1.2, zorder=2)
     axes.add_line(drawn)
 
 
 def _height(name: str) -> float:
+    """Inches of a bar and the space below it, by the lines of its name."""
     return max(BAR, LINE * (name.count("\n") + 1)) + SPACE
 
 
 def _colour(term: str) -> str:
+    """Of a term, or of the first of two that are one at these sizes."""
     return TERM_COLOURS[term.partition(" or ")[0]]
 
 

@@ -116,6 +116,7 @@ def _place(at: tuple[float, float]) -> str:
 
 
 def _table(one: Fitted) -> Table:
+    """Variant × terms for one measure of one group."""
     group, name = one.group, one.measure.name
     shared = _shared(one)
     rows = [[label, *_row(one, fit, shared)] for label, fit in one.fits.items()]
@@ -140,6 +141,7 @@ def _shared(one: Fitted) -> list[str]:
 
 
 def _row(one: Fitted, fit: Fit, shared: list[str]) -> list[str]:
+    """The cells of one variant, its own notes in the last one."""
     terms = {term.name: _term(term, one.measure) for term in fit.terms}
     r2 = f"{fit.r2:.3f}" if fit.terms else NOT_ASKED
     elsewhere = fit.terms and (fit.T, fit.d_model) != one.at

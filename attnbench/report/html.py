@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pandas import DataFrame
 
 from attnbench.analyse.points import disturbed
+from attnbench.report import template
 from attnbench.report.answer import answer
 from attnbench.report.settings import GOVERNING, Environments
 from attnbench.report.tables import RULE, denominator, summary
@@ -43,17 +43,14 @@ def page(
     baseline: str,
     environments: Environments,
 ) -> str:
-    """The whole page. Every name in it is escaped: labels, reasons and settings come from plugins and sweep files."""
-    loader = FileSystemLoader(Path(__file__).parent)
-    template = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).get_template("report.html.jinja")
+    """The whole page."""
     tables, images = list(tables), list(images)
     sections = [
         (name, [i for i in images if i.section == name], [t for t in tables if _section(t.name) == name])
         for name in (*MEASURED, "cost")
     ]
-    return template.render(
+    return template.filled(
+        "report.html.jinja",
         question=question or "What does each variant cost, and what does it learn?",
         baseline=baseline,
         compared=baseline in set(frame["label"]),

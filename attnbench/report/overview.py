@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from pandas import DataFrame
 
-from attnbench.report import panels, planes, plots, scales
+from attnbench.report import panels, plots, scales, shades
 from attnbench.report.looks import INK, PAPER
 from attnbench.report.scales import Colours
 
@@ -37,32 +37,24 @@ def ratio_rows(ratios: DataFrame, what: str, *, title: str, note: str = "") -> F
 
     ratios: of `attnbench.analyse.compare.verdicts`; those that are the same or ambiguous bear a mark.
     """
-    return _drawn(*planes.coloured(ratios, what), title, f"{planes.MEANING}; {note}")
+    return _drawn(*shades.of_ratios(ratios, what), title, f"{shades.MEANING}; {note}")
 
 
 def accuracy_rows(data: DataFrame, floor: float, *, title: str, note: str = "") -> Figure:
     """A row for each label, coloured by accuracy from `floor` to 1. data: points of accuracy."""
-    return _drawn(*planes.scored(data, floor), title, note)
+    return _drawn(*shades.of_accuracies(data, floor), title, note)
 
 
 def _drawn(data: DataFrame, colours: Colours, title: str, note: str) -> Figure:
+    """The sheet: rows and columns of every panel, and the scale of colours."""
     sizes, widths = np.unique(data["T"]), np.unique(data["d_model"])
     rows = _rows(list(dict.fromkeys(data["label"])))
     left = max(0.25 + SMALL * max(len(line) for row in rows if row.label for line in row.name.split("\n")), plots.LEFT)
-    n_columns = int(np.clip((plots.WIDTH - left - planes.BAR) / (CELL * len(sizes) + plots.GAP), 1, len(widths)))
+    n_columns = int(np.clip((plots.WIDTH - left - plots.BAR) / (CELL * len(sizes) + plots.GAP), 1, len(widths)))
     with plots.styled():
-        sheet = plots.Sheet(
-            [f"d = {d}" for d in widths],
-            title,
-            note,
-            [],
-            height=rows[-1].y + rows[-1].height,
-            x_label="T",
-            y_label="",
-            n_columns=n_columns,
-            left=left,
-            right=planes.BAR,
-        )
+        height, names = rows[-1].y + rows[-1].height, [f"d = {d}" for d in widths]
+        places: dict[str, Any] = {"n_columns": n_columns, "left": left, "right": plots.BAR}
+        sheet = plots.Sheet(names, title, note, [], height=height, x_label="T", y_label="", **places)
         mappable = ScalarMappable(Normalize(colours.low, colours.high), colours.name)
         width = sheet.panel_width / len(sizes)
         for i, (d, axes) in enumerate(zip(widths, sheet.panels, strict=True)):
@@ -71,7 +63,7 @@ def _drawn(data: DataFrame, colours: Colours, title: str, note: str) -> Figure:
             for row in rows:
                 part = data[(data["label"] == row.label) & (data["d_model"] == d)]
                 _cells(axes, part, sizes, row, mappable, width)
-        planes.bar(sheet, mappable, colours)
+        plots.bar(sheet, mappable, colours)
         return sheet.figure
 
 
@@ -120,7 +112,7 @@ def _cells(axes: Axes, part: DataFrame, sizes: Any, row: Row, mappable: ScalarMa
         if width >= CELL:
             text = point.text if measured else _status(point.status, int(width / 0.06))
             plots.write(axes, (x, y), text, colour, size=7.5 if measured else 6.5)
-        elif measured and getattr(point, "verdict_corrected", None) in planes.MARKED:
+        elif measured and getattr(point, "verdict_corrected", None) in shades.MARKED:
             axes.plot(x, y, ".", color=INK, markersize=2, zorder=5)
 
 

@@ -16,17 +16,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from pandas import DataFrame
 
-from attnbench.analyse.compare import AMBIGUOUS, MARGIN, SAME
 from attnbench.analyse.crossover import crossings, noise
-from attnbench.report import plots, scales, words
+from attnbench.report import plots, scales, shades
 from attnbench.report.looks import INK, PAPER
 from attnbench.report.panels import MOST
 from attnbench.report.scales import Colours
 
-SAME_MARK, AMBIGUOUS_MARK = "≈", "?"
-MARKED = {SAME: f"{SAME_MARK}{{}}", AMBIGUOUS: f"{{}}{AMBIGUOUS_MARK}"}
-BAR = 1.2  # inches
-MEANING = f"{SAME_MARK} the same within {100 * MARGIN:g} %, {AMBIGUOUS_MARK} ambiguous"
+DIAGONAL = (0, (4, 3))  # how T = d is dashed
 
 
 def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, note: str = "") -> Figure:
@@ -34,46 +30,26 @@ def ratio_planes(ratios: DataFrame, baseline: str, what: str, *, title: str, not
 
     ratios: of `attnbench.analyse.compare.verdicts`; those that are the same or ambiguous bear a mark.
     """
-    data, colours = coloured(ratios, what)
+    data, colours = shades.of_ratios(ratios, what)
     with plots.styled():
         drawn = [_contour(Figure().add_subplot(), part) for _, part in data.groupby("label", sort=False)]
         met = "" if any(drawn) else " (not met in the measured range)"
         same = textwrap.fill(plots.plain(f"same {what} as {baseline}, interpolated{met}"), 90)
         handles = [
-            Line2D([], [], color=INK, linewidth=1.3, linestyle=(0, (4, 3)), label="T = d"),
+            Line2D([], [], color=INK, linewidth=1.3, linestyle=DIAGONAL, label="T = d"),
             Line2D([], [], color=INK, linewidth=2, label=same),
         ]
-        sheet = _planes(data, colours, handles, title, f"{MEANING}; {note}")
+        sheet = _planes(data, colours, handles, title, f"{shades.MEANING}; {note}")
         for (_, part), axes in zip(data.groupby("label", sort=False), sheet.panels, strict=True):
-            axes.axline((0, 0), slope=1, color=INK, linewidth=1.3, linestyle=(0, (4, 3)), zorder=3)
+            axes.axline((0, 0), slope=1, color=INK, linewidth=1.3, linestyle=DIAGONAL, zorder=3)
             _contour(axes, part)
         return sheet.figure
-
-
-def coloured(ratios: DataFrame, what: str) -> tuple[DataFrame, Colours]:
-    """Ratios with the columns value, their base-2 logarithm, and text; and the scale that colours these values."""
-    forms = [MARKED.get(verdict, "{}") for verdict in ratios["verdict_corrected"]]
-    texts = [form.format(words.ratio(ratio)) for form, ratio in zip(forms, ratios["ratio"], strict=True)]
-    with np.errstate(invalid="ignore"):
-        data = ratios.assign(value=np.log2(ratios["ratio"]), text=texts)
-    largest = data["value"].abs().fillna(0).max()
-    limit = float(np.clip(np.ceil(largest), 1, 5))
-    ticks = {float(k): f"{2**k:g}" if k >= 0 else f"1/{2**-k:g}" for k in range(-int(limit), int(limit) + 1)}
-    return data, Colours("RdBu_r", -limit, limit, ticks, f"{what} ÷ baseline's {what}", bool(largest > limit))
 
 
 def accuracy_planes(data: DataFrame, floor: float, *, title: str, note: str = "") -> Figure:
     """The T × d plane of each label, coloured by accuracy from `floor` to 1. data: points of accuracy."""
     with plots.styled():
-        return _planes(*scored(data, floor), [], title, note).figure
-
-
-def scored(data: DataFrame, floor: float) -> tuple[DataFrame, Colours]:
-    """Points of accuracy with the column text, and the scale that colours them."""
-    data = data.assign(text=[f"{value:.2f}" for value in data["value"]])
-    marks = {floor: f"{floor:.3g}"} | {at: f"{at:g}" for at in (0.25, 0.5, 0.75, 1.0) if at > floor + 0.05}
-    below = bool((data["value"] < floor).any())
-    return data, Colours("GnBu", floor, 1.0, marks, f"accuracy, from {floor:.3g} (floor) to 1", below)
+        return _planes(*shades.of_accuracies(data, floor), [], title, note).figure
 
 
 def _planes(data: DataFrame, colours: Colours, handles: Sequence[Line2D], title: str, note: str) -> plots.Sheet:
@@ -83,25 +59,15 @@ def _planes(data: DataFrame, colours: Colours, handles: Sequence[Line2D], title:
     names = list(dict.fromkeys(data["label"]))
     height = max(1.4 if len(names) <= MOST else 0.88, 0.44 * len(d))
     sheet = plots.Sheet(
-        names, title, note, handles, height=height, x_label="T", y_label="d", n_columns=n_columns, right=1.2
+        names, title, note, handles, height=height, x_label="T", y_label="d", n_columns=n_columns, right=plots.BAR
     )
     mappable = ScalarMappable(Normalize(colours.low, colours.high), colours.name)
     for (_, part), axes in zip(data.groupby("label", sort=False), sheet.panels, strict=True):
         _plane(axes, part, T, d, mappable, (sheet.panel_width, height))
         _label_log2(axes.xaxis, T, sheet.panel_width)
         _label_log2(axes.yaxis, d, height * 2)
-    bar(sheet, mappable, colours)
+    plots.bar(sheet, mappable, colours)
     return sheet
-
-
-def bar(sheet: plots.Sheet, mappable: ScalarMappable, colours: Colours) -> None:
-    """The colour scale, to the right of the first panels, in the room that a sheet keeps for it with right=BAR."""
-    length = min(sheet.bottom - sheet.top - plots.BELOW, 2.6)
-    axes = sheet.place(plots.WIDTH - 1.0, sheet.top, 0.14, length)
-    drawn = sheet.figure.colorbar(mappable, cax=axes, extend="both" if colours.clipped else "neither")
-    drawn.set_ticks(list(colours.ticks), labels=list(colours.ticks.values()))
-    drawn.outline.set_visible(False)
-    axes.set_ylabel(textwrap.fill(plots.plain(colours.label), int(length / scales.CHARACTER)))
 
 
 def _plane(axes: Axes, part: DataFrame, T: Any, d: Any, mappable: ScalarMappable, size: tuple[float, float]) -> None:
@@ -126,7 +92,7 @@ def _plane(axes: Axes, part: DataFrame, T: Any, d: Any, mappable: ScalarMappable
             axes.add_patch(Rectangle(*box, facecolor=PAPER, edgecolor="white", hatch="////", linewidth=0.8))
         if measured and roomy:
             plots.write(axes, at, point.text, mappable.to_rgba(point.value))
-        elif measured and getattr(point, "verdict_corrected", None) in MARKED:
+        elif measured and getattr(point, "verdict_corrected", None) in shades.MARKED:
             axes.plot(*at, ".", color=INK, markersize=2, zorder=5)
         elif roomy:
             plots.write(axes, at, scales.shortened(point.status, int(widths[i] / 0.05)), PAPER, size=6.5)
@@ -148,6 +114,7 @@ def _contour(axes: Axes, part: DataFrame) -> bool:
 
 
 def _contour_of_plane(axes: Axes, part: DataFrame, T: Any, d: Any) -> bool:
+    """The line of ratio 1 through several rows and columns; whether there is one."""
     values = np.ma.masked_where(noise(_grid(part, T, d, "side").filled(np.nan)), _grid(part, T, d))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "No contour levels were found")  # all that is not noise is on one side

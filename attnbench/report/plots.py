@@ -17,6 +17,7 @@ from typing import Any
 import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -27,9 +28,10 @@ from pandas import DataFrame
 
 from attnbench.report import scales
 from attnbench.report.looks import INK, PALE, SIZES, STYLE, Look
-from attnbench.report.scales import Axis
+from attnbench.report.scales import Axis, Colours
 
 WIDTH, LEFT, RIGHT, GAP, BELOW = 10.0, 0.85, 0.2, 0.25, 0.52
+BAR = 1.2  # inches to the right of panels that a scale of colours needs
 FORMATS = {".svg": {"Date": None}, ".png": {}, ".pdf": {"CreationDate": None}}  # and what keeps the date out of a file
 _STYLE_LOCK = threading.RLock()
 Picture = Figure
@@ -92,24 +94,37 @@ class Sheet:
         self.figure.text(0.15 / WIDTH, 1 - 0.15 / total, head, fontsize=11.5, fontweight="bold", va="top")
         if foot:
             self.figure.text(LEFT / WIDTH, 0.1 / total, foot, fontsize=8, color="#5f5f5f", va="bottom")
-        lefts = [left + column * (self.panel_width + GAP) for column in range(n_columns)]
-        places = [(left, top) for top in tops for left in lefts]
-        self.panels = [self.place(*at, self.panel_width, height) for at, _ in zip(places, titles, strict=False)]
-        for i, (axes, text) in enumerate(zip(self.panels, titles, strict=True)):
-            axes.set_title(text, loc="left", y=1.0, color=INK)  # a given y spares a layout at each drawing
-            axes.tick_params(labelleft=i % n_columns == 0, length=3)
-            axes.set_ylabel("" if i % n_columns else y_label)
-            axes.set_xlabel(x_label if i + n_columns >= len(names) else "")
         if handles:
             at = (LEFT / WIDTH, 1 - (self.bottom + room) / total)
             self.figure.legend(
                 handles=list(handles), loc="upper left", bbox_to_anchor=at, ncols=n_legend_columns, borderaxespad=0
             )
+        places = [(left + column * (self.panel_width + GAP), top) for top in tops for column in range(n_columns)]
+        self.panels = [self.place(*at, self.panel_width, height) for at, _ in zip(places, titles, strict=False)]
+        self._name_axes(titles, x_label, y_label)
+
+    def _name_axes(self, titles: Sequence[str], x_label: str, y_label: str) -> None:
+        """A title over each panel, x_label below the last one of each column, y_label left of the first of each row."""
+        for i, (axes, text) in enumerate(zip(self.panels, titles, strict=True)):
+            axes.set_title(text, loc="left", y=1.0, color=INK)  # a given y spares a layout at each drawing
+            axes.tick_params(labelleft=i % self.n_columns == 0, length=3)
+            axes.set_ylabel("" if i % self.n_columns else y_label)
+            axes.set_xlabel(x_label if i + self.n_columns >= len(titles) else "")
 
     def place(self, left: float, top: float, width: float, height: float) -> Axes:
         """New axes, in inches from the left and the top of the figure."""
         total = float(self.figure.get_figheight())
         return self.figure.add_axes((left / WIDTH, 1 - (top + height) / total, width / WIDTH, height / total))
+
+
+def bar(sheet: Sheet, mappable: ScalarMappable, colours: Colours) -> None:
+    """The colour scale, to the right of the first panels, in the room that a sheet keeps for it with right=BAR."""
+    length = min(sheet.bottom - sheet.top - BELOW, 2.6)
+    axes = sheet.place(WIDTH - 1.0, sheet.top, 0.14, length)
+    drawn = sheet.figure.colorbar(mappable, cax=axes, extend="both" if colours.clipped else "neither")
+    drawn.set_ticks(list(colours.ticks), labels=list(colours.ticks.values()))
+    drawn.outline.set_visible(False)
+    axes.set_ylabel(textwrap.fill(plain(colours.label), int(length / scales.CHARACTER)))
 
 
 def _n_lines(text: str) -> int:

@@ -19,11 +19,15 @@ NEEDED = ("flops_executed", "bytes_moved", "time_s", "roof_flops_per_s", "roof_b
 
 
 class Roofline(NamedTuple):
-    """What `curves.curves` draws: points, the roof as a line of reference, and ticks of operations per byte."""
+    """What `curves.curves` draws: points, the roof as a line of reference, and ticks of operations per byte.
+
+    silent: labels with a time and no formula for the operations or the bytes of it.
+    """
 
     points: DataFrame
     roof: DataFrame
     marks: dict[float, str]
+    silent: tuple[str, ...]
 
 
 def roofline(group: Group) -> Roofline | None:
@@ -32,7 +36,8 @@ def roofline(group: Group) -> Roofline | None:
     Cells of one group share a device, its threads and a dtype, and with these their roof.
     """
     numbers = group.frame[[*NEEDED, "time_low_s", "time_high_s"]].apply(good)
-    known = group.frame[POINT].join(numbers).dropna(subset=list(NEEDED))
+    given = group.frame[POINT].join(numbers)
+    known = given.dropna(subset=list(NEEDED))
     if known.empty:
         return None
     merged = known.groupby(POINT, sort=False).median().reset_index().sort_values(["d_model", "T"], kind="stable")
@@ -53,4 +58,5 @@ def roofline(group: Group) -> Roofline | None:
     name = f"roof: {words.rate(peak, 'FLOP/s')} and {words.rate(bandwidth, 'B/s')}, measured"
     corners = [min(marks), ridge, max(marks)]
     lines = [(name, facet, x, min(peak, bandwidth * x)) for facet in data["facet"].unique() for x in corners]
-    return Roofline(data, DataFrame(lines, columns=["name", "facet", "x", "value"]), marks)
+    silent = given.loc[given["time_s"].notna() & given[list(NEEDED[:2])].isna().any(axis=1), "label"]
+    return Roofline(data, DataFrame(lines, columns=["name", "facet", "x", "value"]), marks, tuple(silent.unique()))

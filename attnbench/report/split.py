@@ -63,6 +63,7 @@ def sentence(one: Split) -> str:
 
 
 def _row(one: Split) -> list[object]:
+    """One block: its time, the share of each part, and the gain if mixing cost nothing."""
     mixing = (
         "not available" if one.mixing is None else _percent(one.mixing) + ("" if one.is_whole else " with its maps")
     )

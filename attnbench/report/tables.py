@@ -39,21 +39,18 @@ from attnbench.report.writers import Table
 NOT_ASKED = "–"
 NOT_AVAILABLE = "not available"
 NEAR = f"within {100 * MARGIN:g} %"
-RULE = (
-    f"a ratio is called different where it is off 1 by more than {100 * MARGIN:g} % and beyond its interval, by Holm's "
-    "correction at 5 % over all comparisons of one table; the same where its whole interval lies "
-    f"{NEAR} of 1; and else ambiguous"
-)
+RULE = f"different: off 1 by more than {100 * MARGIN:g} %, after Holm's correction; same: surely {NEAR}; else ambiguous"
 NO_CROSSOVER = "no crossover in the measured range"
 COUNTS = ("n_params", "n_params_body")
 SIZES = ("param_bytes", "optimizer_bytes", "saved_bytes", "state_bytes")
 WIDTH = "d_used"  # told where parameters are matched, so where it is not the width that was asked for
-RARE = ("roof_share", "bytes_moved", "optimizer_bytes", "saved_bytes", "state_bytes")  # some phases or runs have none
-COSTS = ("flops", "flops_executed", "roof_share", "bytes_moved", *COUNTS, *SIZES)
+COSTS = ("flops", "flops_executed", "roof_share", "bytes_moved", *COUNTS, *SIZES, "compile_s")
+ALWAYS = ("flops", "flops_executed", *COUNTS, "param_bytes")  # of COSTS; some phases or runs have none of the others
 ROOF = (
     "roof_share: executed operations per second, of what a product of large matrices reached on this machine; above "
     "100 %, the machine was busier then"
 )
+COMPILING = "compile_s: what compiling, and the first call, took"
 AT_CHANCE = "not above chance"
 # What a ratio to the baseline below and above 1 is called.
 SIDES: Mapping[str, Mapping[str, str]] = {
@@ -216,7 +213,7 @@ def slopes(merged: DataFrame, over: Axis = "T") -> DataFrame:
 def costs(frame: DataFrame) -> DataFrame:
     """What a cell costs by formula and by size: label, d_model, T, the settings that differ, WIDTH, and COSTS.
 
-    Those of RARE are left out where no cell has them.
+    Those that are not of ALWAYS are left out where no cell has them.
     """
     parts = []
     known = [*([WIDTH] if (frame[WIDTH].fillna(frame["d_model"]) != frame["d_model"]).any() else []), *COSTS]
@@ -224,7 +221,7 @@ def costs(frame: DataFrame) -> DataFrame:
         part = group.frame.groupby(POINT, sort=False)[known].first().reset_index().astype("object")
         parts.append(part.assign(**{name: group.settings.get(name) for name in group.differs}))
     together = pd.concat(parts, ignore_index=True) if parts else DataFrame(columns=[*POINT, *known])
-    told = [name for name in known if name not in RARE or together[name].notna().any()]
+    told = [name for name in known if name in ALWAYS or together[name].notna().any()]
     return together[[*(name for name in together.columns if name not in known), *told]].rename(
         columns={"label": "variant"}
     )
@@ -242,7 +239,8 @@ def tables(frame: DataFrame, baseline: str) -> list[Table]:
     for group in groups(asked(frame, ACCURACY)):
         made += _accuracies(group)
     if len(data := costs(frame)):
-        made.append(Table("cost", "Cost of a cell by formula, and its sizes", _cost_text(data), data, ROOF))
+        note = f"{ROOF}; {COMPILING}" if "compile_s" in data.columns else ROOF
+        made.append(Table("cost", "Cost of a cell by formula, and its sizes", _cost_text(data), data, note))
     names = words.distinct(table.name for table in made)
     return [replace(table, name=name) for table, name in zip(made, names, strict=True)]
 
@@ -256,17 +254,17 @@ def _measured(group: Group, measure: Measure, baseline: str) -> list[Table]:
     title = words.title(measure.name, group.settings)
     name = words.file_name(measure.name, group.settings, group.differs)
     shown = values(merged, lambda point: words.scaled(point.value, UNITS[measure.name], point.low, point.high))
-    made = [Table(name, title, shown, _for_csv(merged, group, measure), note)]
+    made = [Table(name, title, shown, for_csv(merged, group, measure), note)]
     for over, (prefix, letter) in SLOPES.items():
         grown = slopes(merged, over)
         if over == "T" or (grown["overall"] != NOT_ASKED).any():
             told = f"Local slopes in {letter}: {title}"
-            made.append(Table(f"{prefix}_{name}", told, grown, _for_csv(grown, group, measure), note))
+            made.append(Table(f"{prefix}_{name}", told, grown, for_csv(grown, group, measure), note))
     if found:
         note = f"{note}; {RULE}"
-        shown, data = ratio_table(compared, sides), _for_csv(ratio_data(compared), group, measure)
+        shown, data = ratio_table(compared, sides), for_csv(ratio_data(compared), group, measure)
         made.append(Table(f"ratios_{name}", f"Ratio to {baseline}: {title}", shown, data, note))
-        shown, data = crossover_table(found, sides), _for_csv(crossover_data(found), group, measure)
+        shown, data = crossover_table(found, sides), for_csv(crossover_data(found), group, measure)
         made.append(Table(f"crossovers_{name}", f"Crossovers with {baseline}: {title}", shown, data, note))
     return made
 
@@ -282,13 +280,13 @@ def _accuracies(group: Group) -> list[Table]:
     together = pd.concat([merged, known.assign(n_good=1, n_cells=1, at_chance=False)], ignore_index=True)
     told = f"{note}; {AT_CHANCE}: guessing at chance or floor does as well, by a binomial test at {LEVEL:g}"
     said = told if guessing else note
-    made = [Table(name, title, values(together, _accuracy_text), _for_csv(together, group, ACCURACY), said)]
+    made = [Table(name, title, values(together, _accuracy_text), for_csv(together, group, ACCURACY), said)]
     slices = by_slice(group.frame)
     if len(slices):
         unit = slice_unit(group.frame)
         rare = f"; (in brackets): fewer than {FEW} answers, which decide no reach" if few(slices).any() else ""
         reach = f"reach: the {unit} up to which accuracy stays above {REACH:g}{rare}; {note}"
-        data = _for_csv(slices.drop(columns="place"), group, ACCURACY)
+        data = for_csv(slices.drop(columns="place"), group, ACCURACY)
         name = words.file_name(f"accuracy_{unit}", group.settings, group.differs)
         made.append(Table(name, f"By {unit}: {title}", accuracy_by_slice(group.frame), data, reach))
     return made
@@ -303,9 +301,11 @@ def _accuracy_text(point: Any) -> str:
 
 
 def _cost_text(data: DataFrame) -> DataFrame:
+    """Figures in their units; one that is missing is not available, or, of what was not compiled, was not asked for."""
     shown = data.astype("object")
     for name in (name for name in COSTS if name in data.columns):
-        shown[name] = [NOT_AVAILABLE if pd.isna(value) else _said(name, float(value)) for value in data[name]]
+        missing = NOT_ASKED if name == "compile_s" else NOT_AVAILABLE
+        shown[name] = [missing if pd.isna(value) else _said(name, float(value)) for value in data[name]]
     same = [name for name in data.columns if name not in ("T", *COSTS)]
     for name in COUNTS:
         shown[name] += np.where(grows(data, name, same), ", grows with T", "")
@@ -313,9 +313,11 @@ def _cost_text(data: DataFrame) -> DataFrame:
 
 
 def _said(name: str, value: float) -> str:
+    """A figure of the column in its unit."""
     if name == "roof_share":
         return words.percent(value)
-    return words.scaled(value, words.BYTE_UNITS if "bytes" in name else words.COUNT_UNITS)
+    units = words.TIME_UNITS if name == "compile_s" else words.BYTE_UNITS if "bytes" in name else words.COUNT_UNITS
+    return words.scaled(value, units)
 
 
 def unmatched(frame: DataFrame) -> str:
@@ -328,7 +330,7 @@ def unmatched(frame: DataFrame) -> str:
     return "; ".join(told)
 
 
-def _for_csv(data: DataFrame, group: Group, measure: Measure) -> DataFrame:
+def for_csv(data: DataFrame, group: Group, measure: Measure) -> DataFrame:
     """The settings of the group in front of its numbers, which bear the names of their columns in the frame."""
     known = {name: value for name, value in group.settings.items() if value is not None}
     names = {"label": "variant", "value": measure.column}

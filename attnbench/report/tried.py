@@ -110,6 +110,7 @@ def following(tried: Tried, target: str, plugins: Sequence[str]) -> list[Command
 
 
 def _cost(tried: Tried, measure: Measure) -> Table:
+    """One measure of all variants, each figure with its ratio to the baseline."""
     merged, compared = points(tried.costs, measure), tried.compared(measure)
     sides = SIDES[measure.name]
     called = {FASTER: sides["below"], SLOWER: sides["above"], SAME: SAME, AMBIGUOUS: AMBIGUOUS}

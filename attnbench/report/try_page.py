@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from attnbench.analyse.tried import BASELINE, Tried
-from attnbench.report import figures, html, plots, tried
+from attnbench.report import figures, html, plots, template, tried
 from attnbench.report.tried import Command
 
 PAGE = "try.html"
@@ -18,11 +16,8 @@ PICTURES = ("time", "time_ratio")
 
 def write(found: Tried, following: Sequence[Command], folder: Path) -> Path:
     """Write the page into the folder and return it."""
-    loader = FileSystemLoader(Path(__file__).parent)
-    template = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).get_template("try.html.jinja")
-    text = template.render(
+    text = template.filled(
+        "try.html.jinja",
         name=found.name,
         certificate=found.certificate,
         claim=tried.verdict(found),
@@ -40,6 +35,7 @@ def write(found: Tried, following: Sequence[Command], folder: Path) -> Path:
 
 
 def _images(found: Tried) -> Iterator[html.Image]:
+    """Those of PICTURES that its costs give."""
     with TemporaryDirectory(prefix="attnbench-try-") as folder:
         for name, caption, figure in figures.pictures(found.costs, BASELINE):
             if name in PICTURES:

@@ -113,6 +113,7 @@ def table() -> DataFrame:
 
 
 def _findings(rows: DataFrame) -> list[Finding]:
+    """What each memory keeps of random keys, beside what its noise lets it keep."""
     by = rows.set_index(["facet", "label", "K"])["accuracy"]
     wide, narrow = by["p = 64"], by["p = 16"]
     return [

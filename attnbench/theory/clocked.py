@@ -118,6 +118,7 @@ def met(found: DataFrame) -> DataFrame:
 
 
 def _crossovers(crossings: DataFrame) -> list[Finding]:
+    """Where clocks put crossovers, beside where operations do."""
     findings = []
     for one in crossings.to_dict("records"):
         B, d, name = one["B"], one["d"], one["label"]

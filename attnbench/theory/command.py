@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -38,7 +38,6 @@ def theory(
 
     Example: attnbench theory saturation C5 --quick
     """
-    from attnbench.execute.local import FreshProcesses
     from attnbench.measure.machine import environment
     from attnbench.theory import page
 
@@ -46,21 +45,30 @@ def theory(
     if out.exists() and not out.is_dir():
         raise RequestError([f"--out {out}: expected a folder, got a file"])
     out.mkdir(parents=True, exist_ok=True)
-    done = []
+    done: list[statements.Result] = []
     try:
-        with FreshProcesses(training=not quick) as processes:
-            processes.warm_up()
-            for i, key in enumerate(keys, start=1):
-                with _shown(f"{key} {statements.name_of(key)} ({i} of {len(keys)})"):
-                    done.append(statements.show_apart(processes, key, quick=quick))
-                print("\n".join(map(printable, page.lines(done[-1]))), flush=True)
-                if debug and done[-1].detail:
-                    print(done[-1].detail, file=sys.stderr)
+        done.extend(_each(keys, quick, debug))
         print(page.total(done))
-    finally:  # what was shown before an interruption is kept
+    finally:  # what was shown before an interruption is in the list
         if done:
             print(f"page: {page.write(done, out, quick=quick, environment=environment())}")
     raise typer.Exit(0 if all(result.as_asked for result in done) else 1)
+
+
+def _each(keys: Sequence[str], quick: bool, debug: bool) -> Iterator[statements.Result]:
+    """Show one statement after the other, and say of each at once what was found."""
+    from attnbench.execute.local import FreshProcesses
+    from attnbench.theory import page
+
+    with FreshProcesses(training=not quick) as processes:
+        processes.warm_up()
+        for i, key in enumerate(keys, start=1):
+            with _shown(f"{key} {statements.name_of(key)} ({i} of {len(keys)})"):
+                result = statements.show_apart(processes, key, quick=quick)
+            print("\n".join(map(printable, page.lines(result))), flush=True)
+            if debug and result.detail:
+                print(result.detail, file=sys.stderr)
+            yield result
 
 
 @contextmanager

@@ -137,6 +137,7 @@ def _chunked(d: int) -> Count:
 
 
 def _met(met: Met, d: int) -> Finding:
+    """One crossover of operations, beside the expected one."""
     at = crossing(met.first, met.second, MOST * d)
     what = f"operations, d = {d}: {met.what}: crossover"
     expected, measured = _in_widths(met.expected, d), _in_widths(at, d)

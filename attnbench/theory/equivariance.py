@@ -95,6 +95,7 @@ def show(quick: bool) -> Shown:
 
 
 def _by_variant(errors: dict[str, float]) -> list[Finding]:
+    """Who keeps permutations, and who does not."""
     what = "f(P x) against P f(x), no positions:"
     return [
         *(below(f"{what} {name}", SAME, error) for name, error in errors.items() if name in HOLDS),
@@ -103,6 +104,7 @@ def _by_variant(errors: dict[str, float]) -> list[Finding]:
 
 
 def _by_position(fused: type[Mixer]) -> list[Finding]:
+    """What breaks the symmetry of fused attention: positions, a causal mask, and how deep a mask has to be."""
     kinds: tuple[PositionKind, ...] = ("learned", "sinusoidal")
     with_positions = [
         above(f"the same for fused with {kind} positions", OTHER, order_error(encoder_layer(fused, kind)))

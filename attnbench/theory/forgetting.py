@@ -85,6 +85,7 @@ def _elman_rate(mixer: Mixer) -> float:
 
 
 def _start() -> tuple[list[Finding], Curves]:
+    """Gradients over distance before any training."""
     norms = {"attention": at_start(named("fused"))[0], f"window {WINDOW}": at_start(named("window"), window=WINDOW)[0]}
     norms["rnn"], elman = at_start(named("rnn"))
     norms["gru"] = at_start(named("gru"))[0]

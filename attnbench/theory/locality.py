@@ -55,6 +55,7 @@ def enough(by_count: dict[int, float]) -> int | None:
 
 
 def _findings(by_name: dict[str, dict[int, float]], by_heart: float) -> list[Finding]:
+    """Who learns a local rule from few sequences, and who learns these by heart."""
     what = "accuracy on fresh sequences (chance 0.125)"
     few, many = 64, 256
     needed = {name: enough(found) for name, found in by_name.items()}
@@ -69,6 +70,7 @@ def _findings(by_name: dict[str, dict[int, float]], by_heart: float) -> list[Fin
 
 
 def _needed(name: str, n: int | None, largest: int) -> Finding:
+    """How many sequences one variant needs."""
     expected = "> 64" if name == "fused" else "≤ 64"
     ok = (n or 2 * largest) > 64 if name == "fused" else n is not None and n <= 64
     return Finding(f"N for {100 * ENOUGH:g} %: {name}", expected, f"{n}" if n else f"more than {largest}", ok)

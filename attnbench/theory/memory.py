@@ -35,6 +35,7 @@ def _slope(kept: dict[int, float]) -> float:
 
 
 def _training(kept: dict[str, dict[int, float]]) -> list[Finding]:
+    """What a forward pass keeps for its backward pass."""
     T = max(kept["full"])
     ratio = 1 + N_HEADS * T / (5 * D_MODEL)
     predicted = {
@@ -72,6 +73,7 @@ def state_numbers(name: str, T: int) -> int:
 
 
 def _decoding(T: int = 128) -> list[Finding]:
+    """How many numbers a state holds, and the T at which a cache holds as many."""
     d_head = D_MODEL // N_HEADS
     expected = {
         "full": ("2 T d", 2 * T * D_MODEL),

@@ -7,9 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from attnbench.report import html, plots
+from attnbench.report import html, plots, template
 from attnbench.theory import pictures
 from attnbench.theory.rules import verdict
 from attnbench.theory.statement import Curves, Maps
@@ -17,7 +15,6 @@ from attnbench.theory.statements import Result, name_of
 
 PAGE = "theory.html"
 LONG = 24  # where there are more numbers, those that pass are folded
-FOLDERS = (Path(__file__).parent, Path(html.__file__).parent)  # of the template, and of the looks that it shares
 
 
 def lines(result: Result) -> list[str]:
@@ -50,13 +47,8 @@ def total(results: Sequence[Result]) -> str:
 
 def write(results: Sequence[Result], folder: Path, *, quick: bool, environment: Mapping[str, Any]) -> Path:
     """Write the page into the folder and return it."""
-    loader = FileSystemLoader(FOLDERS)
-    template = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).get_template("theory.html.jinja")
-    text = template.render(
-        results=[_shown(result) for result in results], quick=quick, environment=list(html.flat(environment))
-    )
+    facts = {"results": [_shown(result) for result in results], "environment": list(html.flat(environment))}
+    text = template.filled("theory.html.jinja", folder=Path(__file__).parent, quick=quick, **facts)
     page = folder / PAGE
     page.write_text(text, encoding="utf-8")
     return page
@@ -82,6 +74,7 @@ def _shown(result: Result) -> dict[str, Any]:
 
 
 def _images(key: str, shown: Sequence[Curves | Maps]) -> Iterator[html.Image]:
+    """The pictures of one statement, as the page embeds them."""
     with TemporaryDirectory(prefix="attnbench-theory-") as folder:
         for picture in shown:
             file = Path(folder) / f"{key}.svg"

@@ -34,6 +34,7 @@ def probed(cls: type[Mixer], T: int, rounding: float = 0.0, **options: Any) -> T
 
 
 def _layers(maps: dict[str, Tensor]) -> list[Finding]:
+    """How many layers join all positions, by the maps of one layer; and who sees the future."""
     past = torch.ones(T, T, dtype=torch.bool).tril()
     wanted = {name: LAYERS[name] for name in maps if name in LAYERS}
     wanted["window"] = math.ceil((T - 1) / (WINDOW - 1))
@@ -94,6 +95,7 @@ def _recall(window: type[Mixer], fused: type[Mixer]) -> tuple[list[Finding], Cur
 
 
 def _accuracies(cls: type[Mixer], settings: TrainSettings, T: int = 128, **options: Any) -> dict[int, float]:
+    """Accuracy on distance by gap, trained with these settings."""
     task = Distance(T)
 
     def model() -> LanguageModel:

@@ -48,6 +48,7 @@ def _points(picture: Curves) -> DataFrame:
 
 
 def _scales(axes: Any, picture: Curves, data: DataFrame, width: float) -> None:
+    """Both axes of one panel."""
     axis = scales.Axis(picture.y, lambda value: f"{value:g}", kind="log" if picture.y_log else "linear")
     plots.y_scale(axes, axis, scales.limits(data) if picture.y_log else scales.linear_limits(data))
     if picture.x_log:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pandas import DataFrame
+from pandas import DataFrame, Series
 from torch import Tensor
 
 from attnbench.mixer import Attention, Spec
@@ -67,49 +67,33 @@ def table(widths: tuple[int, ...] = WIDTHS) -> DataFrame:
 
 
 def _findings(rows: DataFrame) -> list[Finding]:
+    """Deviation, entropy and large weights with and without the factor; then what the Jacobian does instead."""
     by_width = rows.set_index(["label", "d_k"])
     plain, scaled = by_width.loc["unscaled"], by_width.loc["divided by √d_k"]
-    found = [
+    entropy, large = plain["entropy"], "share of rows with a weight above 0.99, unscaled"
+    return [
         near("deviation of unscaled logits, d_k = 1024: √d_k", 32.0, plain["std"][1024], share=0.05),
         *(
             within(f"entropy, scaled, d_k = {d}: ln T - 1/2", math.log(T) - 0.5, scaled["entropy"][d], off=0.05)
             for d in WIDTHS
         ),
-        near(
-            "entropy, unscaled, d_k = 4: ln T - d_k / 2",
-            math.log(T) - 2,
-            plain["entropy"][4],
-            share=0.1,
-            reason=FEW_KEYS,
-        ),
-        *(
-            near(f"entropy, unscaled, d_k = {d}: condensed", value, plain["entropy"][d], share=0.15)
-            for d, value in ENTROPY.items()
-        ),
-        *(
-            within(
-                f"share of rows with a weight above 0.99, unscaled, d_k = {d}", value, plain["saturated"][d], off=0.04
-            )
-            for d, value in SATURATED.items()
-        ),
+        near("entropy, unscaled, d_k = 4: ln T - d_k / 2", math.log(T) - 2, entropy[4], share=0.1, reason=FEW_KEYS),
+        *(near(f"entropy, unscaled, d_k = {d}: condensed", h, entropy[d], share=0.15) for d, h in ENTROPY.items()),
+        *(within(f"{large}, d_k = {d}", s, plain["saturated"][d], off=0.04) for d, s in SATURATED.items()),
         within("the same, scaled, largest over d_k", 0.0, scaled["saturated"].max(), off=0.001),
+        *_surprises(plain["Jacobian"], scaled["Jacobian"]),
     ]
-    slope = math.log(plain["Jacobian"][1024] / plain["Jacobian"][64]) / math.log(1024 / 64)
+
+
+def _surprises(plain: Series, scaled: Series) -> list[Finding]:
+    """The mean Jacobian by d_k, unscaled and scaled, beside the textbook's vanishing gradient."""
+    slope = math.log(plain[1024] / plain[64]) / math.log(1024 / 64)
+    rises = "surprise: the mean Jacobian, unscaled, does not fall all the way but is largest at d_k"
+    power = "surprise: it falls like a power of d_k, not exponentially: slope from 64 to 1024"
     return [
-        *found,
-        exactly(
-            "surprise: the mean Jacobian, unscaled, does not fall all the way but is largest at d_k",
-            16,
-            int(plain["Jacobian"].idxmax()),
-        ),
-        above(
-            "surprise: mean Jacobian at d_k = 64, unscaled by scaled",
-            1.0,
-            plain["Jacobian"][64] / scaled["Jacobian"][64],
-        ),
-        within(
-            "surprise: it falls like a power of d_k, not exponentially: slope from 64 to 1024", -0.5, slope, off=0.15
-        ),
+        exactly(rises, 16, int(plain.idxmax())),
+        above("surprise: mean Jacobian at d_k = 64, unscaled by scaled", 1.0, plain[64] / scaled[64]),
+        within(power, -0.5, slope, off=0.15),
     ]
 
 
@@ -134,6 +118,7 @@ def trained(scale: float, settings: TrainSettings, **sizes: Any) -> TrainResult:
 
 
 def _training() -> tuple[list[Finding], Curves]:
+    """Recall while training, by the scale of the logits."""
     settings = TrainSettings(steps=1000, batch_size=64, lr=[3e-3], stop_at=0.99)
     scales = {"1/√d_k": 64**-0.5, "1": 1.0, "4": 4.0}
     results = {label: trained(scale, settings) for label, scale in scales.items()}

@@ -142,6 +142,7 @@ def at_start(task: MQAR = TASK) -> list[Finding]:
 
 
 def _after() -> tuple[list[Finding], Maps]:
+    """What heads of a trained model look at, and what is lost without each."""
     built: list[LanguageModel] = []
 
     def fresh() -> LanguageModel:

@@ -9,6 +9,7 @@ from pathlib import Path
 import growth
 import speed
 import torch
+from matches import Rival
 from rivals import RIVALS
 
 from attnbench.measure.machine import environment
@@ -58,7 +59,7 @@ def head(given: argparse.Namespace) -> list[str]:
     return say(lines)
 
 
-def compared(chosen: list, given: argparse.Namespace) -> list[str]:
+def compared(chosen: list[Rival], given: argparse.Namespace) -> list[str]:
     """The table of rivals."""
     plan = speed.Plan(lengths=given.T, threads=given.threads, minutes=0.8 * given.minutes)
     lines = say(table_head(speed.HEAD))

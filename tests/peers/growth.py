@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 import torch
 from matches import TABLE, Sizes, at, forward_backward, noise
 from stopwatch import against, alone, least_of, sample
+from torch import Tensor
 
 from attnbench.analyse.claims import highest
 from attnbench.measure.cost import cost
 from attnbench.measure.memory import peak_bytes
 from attnbench.measure.peaks import WIDTHS
-from attnbench.mixer import Mixer, Spec, Use
+from attnbench.mixer import Mixer, Role, Spec, Use
+from attnbench.settings import ROLES
 
 SHORT, LONG = 1024, 8192
 PEAK_T, PEAK_D = 2048, 512
@@ -47,7 +49,9 @@ class Growth:
 
 def linear_time() -> dict[str, type[Mixer]]:
     """Built-in variants whose claimed time is at most linear in T, by name."""
-    points = [point for point in entry_points(group="attnbench.variants") if point.dist.name == "attnbench"]
+    points = [
+        point for point in entry_points(group="attnbench.variants") if point.dist and point.dist.name == "attnbench"
+    ]
     classes = {point.name: point.load() for point in sorted(points, key=lambda point: point.name)}
     return {
         name: cls for name, cls in classes.items() if cls.claim and highest(cls.claim.time, "T", _options(cls)) <= 1
@@ -59,12 +63,12 @@ def rows(names: Sequence[str], short: int, long: int, allowed_s: float) -> Itera
     peak = _peak_flops_per_s()
     for name in names:
         cls = linear_time()[name]
-        role = next((role for role in ("causal", "bidirectional") if _reason(cls, role, short) is None), None)
+        role = next((role for role in ROLES if role != "cross" and _reason(cls, role, short) is None), None)
         if role:
             yield _grown(name, cls, role, short, long, allowed_s, peak)
 
 
-def _grown(name: str, cls: type[Mixer], role: str, short: int, long: int, allowed_s: float, peak: float) -> Growth:
+def _grown(name: str, cls: type[Mixer], role: Role, short: int, long: int, allowed_s: float, peak: float) -> Growth:
     few, many = (_step(cls, role, at(TABLE, T=T)) for T in (short, long))
     with alone(1):
         found = against(many, few, allowed_s)
@@ -76,14 +80,14 @@ def _grown(name: str, cls: type[Mixer], role: str, short: int, long: int, allowe
     )
 
 
-def _share(cls: type[Mixer], role: str, sizes: Sizes, peak: float) -> float | None:
+def _share(cls: type[Mixer], role: Role, sizes: Sizes, peak: float) -> float | None:
     """Executed operations per second of forward and backward, by the machine's."""
     mixer = cls(Spec(sizes.d_model, sizes.n_heads, sizes.T, role))
     known = cost([mixer], level="layer", phase="forward_backward", T=sizes.T, S=sizes.T, B=1)
     call = _step(cls, role, sizes)
     with alone(1):
         least = least_of([sample(call) for _ in range(4)])
-    return known and known.executed / least.cpu_s / peak
+    return None if known is None else known.executed / least.cpu_s / peak
 
 
 def _peak_flops_per_s() -> float:
@@ -94,14 +98,14 @@ def _peak_flops_per_s() -> float:
         return 2.0 * n**3 / least_of([sample(lambda: torch.mm(a, b, out=out)) for _ in range(8)]).cpu_s
 
 
-def _step(cls: type[Mixer], role: str, sizes: Sizes):
+def _step(cls: type[Mixer], role: Role, sizes: Sizes) -> Callable[[], Tensor]:
     torch.manual_seed(0)
     mixer = cls(Spec(sizes.d_model, sizes.n_heads, sizes.T, role)).eval()
     x, parameters = noise(sizes, 1, sizes.T, sizes.d_model), list(mixer.parameters())
     return lambda: forward_backward(mixer, [x], parameters)
 
 
-def _reason(cls: type[Mixer], role: str, T: int) -> str | None:
+def _reason(cls: type[Mixer], role: Role, T: int) -> str | None:
     spec = Spec(TABLE.d_model, TABLE.n_heads, T, role)
     return cls.unsupported(spec, Use(T, T, phase="forward_backward"))
 

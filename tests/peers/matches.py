@@ -107,8 +107,11 @@ def built_in(name: str) -> type[Mixer]:
     return point.load()
 
 
-def mixer(name: str, role: Role, sizes: Sizes, **options: Any) -> Mixer:
-    """One of our variants in eval mode with seeded weights, moved a little from where they start."""
+def mixer(name: str, role: Role, sizes: Sizes, **options: Any) -> Any:
+    """One of our variants in eval mode with seeded weights, moved a little from where they start.
+
+    Any, as what public packages give: the parts of either are told by name.
+    """
     torch.manual_seed(0)
     built = built_in(name)(Spec(sizes.d_model, sizes.n_heads, sizes.T, role), **options).to(sizes.dtype).eval()
     with torch.no_grad():
@@ -145,7 +148,7 @@ def layers(ours: Call, mine: nn.Module, theirs: Call, other: nn.Module, inputs: 
     """
     other.to(inputs[0].dtype).eval()
     given = {name.replace("__", "."): parts for name, parts in weights.items()}
-    found = []
+    found: list[tuple[Tensor, list[Tensor], Callable[..., Tensor]]] = []
     with torch.no_grad():
         for name, parameter in other.named_parameters():
             if name not in given:
@@ -159,7 +162,7 @@ def layers(ours: Call, mine: nn.Module, theirs: Call, other: nn.Module, inputs: 
             found.append((parameter, tensors, join))
     if given:
         raise ValueError(f"no parameters {', '.join(given)} in {type(other).__name__}")
-    own = [parameter for parameter in mine.parameters() if parameter.requires_grad]
+    own: list[Tensor] = [parameter for parameter in mine.parameters() if parameter.requires_grad]
     return Match(ours, theirs, inputs, own, [parameter for parameter, _, _ in found], found)
 
 

@@ -7,6 +7,7 @@ import itertools
 import os
 import types
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -61,7 +62,7 @@ def grouped(sizes: Sizes) -> Match:
     return Match(lambda q, k, v: ours.attend(q, k.expand_as(q), v.expand_as(q)), theirs, [q, k, v])
 
 
-def recurrent(name: str, layer: type[nn.RNNBase], sizes: Sizes) -> Match:
+def recurrent(name: str, layer: Callable[..., nn.Module], sizes: Sizes) -> Match:
     ours, theirs = mixer(name, "causal", sizes), layer(sizes.d_model, sizes.d_model, batch_first=True)
     weights = {f"{part}_l0": (getattr(ours.rightward, f"{part}_l0"),) for part in ("weight_ih", "weight_hh")}
     weights |= {f"{part}_l0": (getattr(ours.rightward, f"{part}_l0"),) for part in ("bias_ih", "bias_hh")}
@@ -332,7 +333,7 @@ def bert(ours: Any) -> dict[str, tuple[Tensor]]:
 
 ONE_HEAD = at(SMALL, B=1, n_heads=1, d_model=8)
 ONE_NORM = "takes the norms of A over all rows and heads of a batch at once, so that rows know each other"
-FLOAT32 = {"dtype": torch.float32, "tolerance": 2e-5}
+FLOAT32: dict[str, Any] = {"dtype": torch.float32, "tolerance": 2e-5}
 
 RIVALS = [
     Rival("full", "torch", "nn.MultiheadAttention with weights", "layer", partial(multihead, "full", weights=True)),

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from matches import TABLE, Match, Rival, at, forward, forward_backward
+from matches import TABLE, Call, Match, Rival, at, forward, forward_backward
 from stopwatch import Ratio, against, alone, sample
+from torch import Tensor
 
 LENGTHS = (512, 2048, 8192)
 THREADS = (1, 2)
@@ -118,7 +119,8 @@ class Sized:
 
     def __init__(self, rival: Rival, T: int) -> None:
         self.rival, self.T = rival, T
-        self.match, self.trouble = None, ""
+        self.match: Match | None = None
+        self.trouble = ""
 
     def row(self, phase: str, threads: int, allowed_s: float, slow: Slow) -> Row:
         """Time one phase. What either of the two raises is the reason why there is no time."""
@@ -126,7 +128,7 @@ class Sized:
         if (expected := slow.expected_s(phase, self.T)) > SLOWEST_S:
             return made(reason=f"theirs would take about {expected:.0f} s a call")
         try:
-            if self.match is None and not self.trouble:
+            if self.match is None:
                 self.match = self.rival.match(at(TABLE, T=self.T))
                 self.trouble = self._difference(self.match)
             if self.trouble:
@@ -154,13 +156,13 @@ class Sized:
             return against(ours, theirs, allowed_s - first.wall_s, first), ""
 
 
-def _call(phase: str, call: Callable, inputs: list, parameters: list) -> Callable[[], object]:
+def _call(phase: str, call: Call, inputs: list[Tensor], parameters: list[Tensor]) -> Callable[[], object]:
     if phase == "forward":
         return partial(forward, call, inputs)
     return partial(forward_backward, call, inputs, parameters)
 
 
-HEAD = ("variant", "public implementation", "level", "phase", "T", "threads")
+HEAD: tuple[str, ...] = ("variant", "public implementation", "level", "phase", "T", "threads")
 HEAD += ("ours, ms CPU", "theirs", "ours, ms wall", "theirs", "ratio of CPU times", "95 % interval", "target", "")
 
 

@@ -103,8 +103,8 @@ def ratio(rounds: list[Round]) -> Ratio:
     ratios = [min(one.cpu_s for one in ours) / min(one.cpu_s for one in theirs) for ours, theirs in rounds]
     visits = [[one] for one in ratios]
     low, high = interval(visits, typical_spread([visits]))
-    least = [least_of([one for found in rounds for one in found[which]]) for which in (0, 1)]
-    return Ratio(*least, median(ratios), low, high, len(rounds))
+    ours, theirs = (least_of([one for found in rounds for one in found[which]]) for which in (0, 1))
+    return Ratio(ours, theirs, median(ratios), low, high, len(rounds))
 
 
 def least_of(samples: list[Sample]) -> Sample:

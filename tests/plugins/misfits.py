@@ -10,6 +10,16 @@ class Pair(Attention):
         return v, q
 
 
+class Unpacks(Pair):
+    """Its own forward takes the pair apart; a core meets it whole."""
+
+    normalised = False
+
+    def forward(self, x, *, context=None, key_mask=None):
+        y, _ = self.attend(*self.project(x, x), key_mask=key_mask)
+        return self.merge(y)
+
+
 class Longer(Attention):
     def attend(self, q, k, v, *, key_mask=None):
         return v.repeat(1, 1, 2, 1)
