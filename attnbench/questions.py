@@ -107,7 +107,7 @@ def try_variant(
                 print(_not_here(source.name, devices))
                 return
             _say(f"{source.name}: trying its promises")
-            kept, lines = trial.certificate(processes, source)
+            kept, lines = trial.keeps_promises(processes, source)
         print("\n".join(lines), flush=True)
         if not kept:
             raise typer.Exit(1)
