@@ -190,6 +190,16 @@ def test_a_fault_past_blocks_of_256_is_caught_by_the_slow_form(role):
         promises.equals_slow_form(Subject(StopsAt256, {}, role, thorough=True))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("name", "options"), [("performer", {"kind": "relu", "n_features": 32}), ("linear", {})])
+def test_a_gradient_that_vanishes_is_held_to_the_rounding_of_what_cancels(name, options, dtype):
+    promises.equals_slow_form(Subject(BUILT_IN[name].load(), options, "cross", dtype, thorough=True))  # S = 1 too
+    exact, step = torch.zeros(8, dtype=torch.float64), 1e-2
+    forms._nearly(exact + 0.09 * step, exact, "gradient of x", 0.1, least=step)
+    with pytest.raises(BrokenError):
+        forms._nearly(exact + 0.11 * step, exact, "gradient of x", 0.1, least=step)
+
+
 BLOCKS = ("block", "chunk", "kernel", "landmarks", "rank", "size", "stride", "window")
 
 
