@@ -33,7 +33,10 @@ def causal_values(subject: Subject) -> None:
 
 
 def causal_gradients(subject: Subject) -> None:
-    """d out[:t] / d x[t:] is 0 for every t, in training mode too (a batch norm sees the future only there)."""
+    """d out[:t] / d x[t:] is 0 for every t, at short lengths in training mode too.
+
+    A batch norm sees the future only there.
+    """
     needs_gradients(subject)
     lengths = _causal_lengths(subject)
     for training, some in ((False, lengths), (True, lengths[:3])):

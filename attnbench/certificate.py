@@ -1,107 +1,116 @@
-"""A certificate as people read it: one page, or one line; made from the plain data of `attnbench.execute.certified`."""
+"""What came of trying a variant's promises: results, and the one verdict on them. Plain data, without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
-Found = Mapping[str, Any]
-RED = ("broken", "error")
-WEIGHTS = ("–", "kept", "broken")  # of what was found in several dtypes, the last one stands
-MARKS = {"broken": "broken", "error": "broken", "kept": "kept", "not applicable": "–"}
+from attnbench.settings import Role
 
-
-def is_green(found: Found) -> bool:
-    """Whether no promise is broken and at least one is kept."""
-    return not red(found) and n_kept(found) > 0
+Status = Literal["kept", "broken", "not applicable", "error"]
+Mark = Literal["–", "kept", "broken"]
+MARKS: Mapping[Status, Mark] = {"not applicable": "–", "kept": "kept", "broken": "broken", "error": "broken"}
+WORST: tuple[Mark, ...] = ("–", "kept", "broken")  # of what was found in several dtypes, the last one stands
 
 
-def red(found: Found) -> list[Mapping[str, Any]]:
-    """The first breach of each promise in each role."""
-    broken = [result for result in found["results"] if result["status"] in RED]
-    return list({(result["name"], result["role"]): result for result in reversed(broken)}.values())[::-1]
+@dataclass(frozen=True)
+class Result:
+    """One promise in one role. detail: why not applicable; or the input, the error and its size or place.
+
+    status `error`: the variant cannot even be built, or run at an ordinary length; the other promises were not tried.
+    dtype, layer: in which dtype, and as which of a model's layers, it was tried.
+    """
+
+    name: str
+    role: Role
+    status: Status
+    detail: str
+    dtype: str
+    layer: int
+
+    @property
+    def place(self) -> tuple[str, Role]:
+        """The promise and the role: dtypes and layers are told together."""
+        return self.name, self.role
 
 
-def n_kept(found: Found) -> int:
-    """How many promises are kept, each role by itself, in every dtype and layer in which they were tried."""
-    return sum(mark == "kept" for row in table(found) for mark in row[1:])
+@dataclass(frozen=True)
+class Certificate:
+    """Every result of one variant with its options, on one device. `dataclasses.asdict` gives plain data."""
+
+    variant: str
+    options: Mapping[str, Any]
+    device: str
+    dtypes: tuple[str, ...]
+    results: tuple[Result, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no promise is broken and at least one is kept; a variant that serves no role is not ok."""
+        return not self.broken and self.n_kept > 0
+
+    @property
+    def broken(self) -> tuple[Result, ...]:
+        """What is red: the first breach of each promise in each role, or that the variant cannot run there."""
+        red = [result for result in self.results if MARKS[result.status] == "broken"]
+        return tuple({result.place: result for result in reversed(red)}.values())[::-1]
+
+    @property
+    def untried(self) -> tuple[Result, ...]:
+        """One result for each role, dtype and layer in which nothing could be tried, with the reason."""
+        return tuple(result for result in self.results if (result.name, result.status) == ("shape", "not applicable"))
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing at all could be tried; None where something was."""
+        reasons = dict.fromkeys(result.detail for result in self.results if result.status == "not applicable")
+        return None if self.n_kept or self.broken else "; ".join(reasons)
+
+    @property
+    def marks(self) -> dict[tuple[str, Role], Mark]:
+        """By promise and role, the worst of what was found in any dtype and layer."""
+        found: dict[tuple[str, Role], Mark] = {}
+        for result in self.results:
+            found[result.place] = max(MARKS[result.status], found.get(result.place, "–"), key=WORST.index)
+        return found
+
+    @property
+    def n_kept(self) -> int:
+        """How many promises are kept, each role by itself, in every dtype and layer in which they were tried."""
+        return list(self.marks.values()).count("kept")
+
+    def verdict(self) -> str:
+        """What came out, in one line."""
+        if self.refusal is not None:
+            return f"{self.variant}: nothing could be tried: {self.refusal}"
+        if n_broken := len(self.broken):
+            return f"{self.variant}: {n_broken} promise{'s' if n_broken > 1 else ''} broken"
+        return f"{self.variant} keeps its promises ({self.n_kept} kept)"
+
+    def breaches(self) -> list[str]:
+        """One line per broken promise and role: the input, the error and the bound."""
+        return [self._line(result) for result in self.broken]
+
+    def lines(self) -> list[str]:
+        """One line per result, for printing."""
+        return [self._line(result) for result in self.results]
+
+    def _line(self, result: Result) -> str:
+        tail = f": {result.detail}" if result.detail else ""
+        return f"{self.variant} [{result.role}] {result.name}: {result.status}{tail}"
 
 
-def refusal(found: Found) -> str | None:
-    """Why nothing could be tried; None where something was."""
-    reasons = {result["detail"]: None for result in found["results"] if result["status"] == "not applicable"}
-    return "; ".join(reasons) if not n_kept(found) and not red(found) else None
+@dataclass(frozen=True)
+class Issued(Certificate):
+    """A certificate that says what was tried, and where.
 
+    source, origin: the class, and the package or file that offers it. digest: of its sources. torch: the version.
+    device_name: the machine's own name of the device.
+    """
 
-def verdict(found: Found) -> str:
-    """What came out, in one line."""
-    name, n_broken, why = found["variant"], len(red(found)), refusal(found)
-    if why is not None:
-        return f"{name}: nothing could be tried: {why}"
-    if n_broken:
-        return f"{name}: {n_broken} promise{'s' if n_broken > 1 else ''} broken"
-    return f"{name} keeps its promises ({n_kept(found)} kept)"
-
-
-def broken_lines(found: Found) -> list[str]:
-    """One line per broken promise and role: the input, the error and the bound."""
-    name = found["variant"]
-    return [f"{name} [{one['role']}] {one['name']}: {one['status']}: {one['detail']}" for one in red(found)]
-
-
-def roles(found: Found) -> list[str]:
-    """The roles in which something was tried or refused, in their order."""
-    return list(dict.fromkeys(result["role"] for result in found["results"]))
-
-
-def table(found: Found) -> list[list[str]]:
-    """One row per promise: its name, then kept, broken or a dash for each of `roles`."""
-    marks: dict[str, dict[str, str]] = {}
-    for result in found["results"]:
-        row = marks.setdefault(result["name"], {})
-        row[result["role"]] = max(MARKS[result["status"]], row.get(result["role"], "–"), key=WEIGHTS.index)
-    return [[name, *(row.get(role, "–") for role in roles(found))] for name, row in marks.items()]
-
-
-def head(found: Found) -> list[str]:
-    """The lines above the table: what was tried, and where."""
-    options = ", ".join(f"{name} = {value}" for name, value in found["options"].items() if value is not None)
-    return [
-        f"certificate of {found['variant']}",
-        f"options: {options or 'none'}",
-        f"source: {found['source']}, {found['origin']}, digest {found['digest']}",
-        f"tried on {found['device_name']} ({found['device']}) with torch {found['torch']}, in "
-        f"{', '.join(found['dtypes'])}, as a model's first layer and its second",
-    ]
-
-
-def reasons(found: Found) -> list[str]:
-    """Every reason why something does not apply, once, with what it is about."""
-    causes: dict[str, list[str]] = {}
-    first = {(one["name"], one["role"]): one["status"] for one in reversed(found["results"])}
-    for result in found["results"]:
-        if result["status"] == "not applicable" and (
-            result["dtype"] == found["dtypes"][0] or first[result["name"], result["role"]] != "not applicable"
-        ):
-            whole = result["name"] == "shape"
-            about = result["role"] if whole else f"{result['name']} [{result['role']}]"
-            if whole and result["dtype"] != found["dtypes"][0]:
-                about += f" in {result['dtype']}"
-            causes.setdefault(result["detail"], []).append(about)
-    return [f"– {_about(list(dict.fromkeys(whats)))}: {why}" for why, whats in causes.items()]
-
-
-def line(found: Found, seconds: float) -> str:
-    """One variant of many."""
-    if refusal(found) is not None:
-        return f"–       {verdict(found)}"
-    return f"{'green ' if is_green(found) else 'red   '}  {verdict(found)}, {seconds:.1f} s"
-
-
-def _about(whats: Sequence[str]) -> str:
-    """Roles of one promise together: `decoding [causal, cross]`."""
-    grouped: dict[str, list[str]] = {}
-    for what in whats:
-        name, bracket, rest = what.partition(" [")
-        grouped.setdefault(name, []).extend([rest.rstrip("]")] if bracket else [])
-    return ", ".join(name + (f" [{', '.join(rest)}]" if rest else "") for name, rest in grouped.items())
+    source: str
+    origin: str
+    digest: str
+    torch: str
+    device_name: str

@@ -10,81 +10,26 @@ The promises themselves stand in `attnbench.promises`, one public function each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
+from attnbench.certificate import Certificate, Result, Status
 from attnbench.mixer import Mixer, Role
 from attnbench.promises import PROMISES, THOROUGH, Promise, shape
 from attnbench.registry import describe_error, variant_name
 from attnbench.settings import ROLES
-from attnbench.subject import PRECISIONS, BrokenError, CrashError, NotApplicableError, Subject
-
-Status = Literal["kept", "broken", "not applicable", "error"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """One promise in one role. detail: why not applicable; or the input, the error and its size or place.
-
-    status `error`: the variant cannot even be built, or run at an ordinary length; the other promises were not tried.
-    """
-
-    name: str
-    role: Role
-    status: Status
-    detail: str = ""
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """What `certify` found, promise by promise and role by role. `dataclasses.asdict` gives plain data."""
-
-    variant: str
-    options: Mapping[str, Any]
-    dtype: str
-    device: str
-    results: tuple[Result, ...]
-
-    @property
-    def broken(self) -> tuple[Result, ...]:
-        """Results that are red: broken promises, and roles in which the variant cannot run."""
-        return tuple(result for result in self.results if result.status in ("broken", "error"))
-
-    @property
-    def untried(self) -> tuple[Result, ...]:
-        """One result for each role in which nothing could be tried, with the reason."""
-        return tuple(result for result in self.results if (result.name, result.status) == ("shape", "not applicable"))
-
-    @property
-    def ok(self) -> bool:
-        """Whether no promise is broken and at least one is kept; a variant that serves no role is not ok."""
-        return not self.broken and any(result.status == "kept" for result in self.results)
-
-    def lines(self) -> list[str]:
-        """One line per result, for printing."""
-        return [self._line(result) for result in self.results]
-
-    def _line(self, result: Result) -> str:
-        tail = f": {result.detail}" if result.detail else ""
-        return f"{self.variant} [{result.role}] {result.name}: {result.status}{tail}"
-
-    def verdict(self) -> str:
-        """What is wrong, one line per broken promise; or that all is well."""
-        if self.ok:
-            n_kept = sum(result.status == "kept" for result in self.results)
-            return f"{self.variant} keeps its promises ({n_kept} kept)"
-        lines = [self._line(result) for result in self.broken] or self.lines()
-        head = f"{len(self.broken)} promises broken" if self.broken else "serves none of the roles asked for"
-        return "\n".join((f"{self.variant}: {head}", *lines))
+from attnbench.subject import PRECISIONS, BrokenError, NotApplicableError, Subject
 
 
 class NonConformant(AssertionError):  # noqa: N818 -- a verdict, and the name of the status in records
     """A variant breaks a promise; the message lists every one, `certificate` holds all results."""
 
     def __init__(self, certificate: Certificate) -> None:
-        super().__init__(certificate.verdict())
+        lines = [certificate.verdict(), *certificate.breaches()]
+        if not certificate.broken:
+            lines = [f"{certificate.variant}: serves none of the roles asked for", *certificate.lines()]
+        super().__init__("\n".join(lines))
         self.certificate = certificate
 
 
@@ -115,7 +60,7 @@ def certify(
     n_gpus = torch.cuda.device_count() if device.startswith("cuda") else 0
     with torch.random.fork_rng(devices=range(n_gpus)), torch.enable_grad():
         results = tuple(result for subject in subjects for result in _tried_in_role(subject))
-    return Certificate(variant_name(cls), dict(options or {}), dtype, device, results)
+    return Certificate(variant_name(cls), dict(options or {}), device, (dtype,), results)
 
 
 def check_variant(
@@ -162,10 +107,8 @@ def _tried(promise: Promise, subject: Subject) -> Result:
             promise(subject)
     except NotApplicableError as reason:
         status, detail = "not applicable", str(reason)
-    except CrashError as error:
-        status, detail = "error" if promise is shape else "broken", str(error)
-    except BrokenError as error:
-        status, detail = "broken", str(error)
     except Exception as error:
-        status, detail = "error" if promise is shape else "broken", describe_error(error)
-    return Result(promise.__name__, subject.role, status, detail)
+        ran = type(error) is BrokenError  # and not the CrashError of a variant that raised
+        status = "broken" if ran or promise is not shape else "error"
+        detail = str(error) if isinstance(error, BrokenError) else describe_error(error)
+    return Result(promise.__name__, subject.role, status, detail, subject.dtype, subject.layer)

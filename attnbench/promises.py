@@ -65,7 +65,10 @@ def dtype(subject: Subject) -> None:
 
 
 def deterministic_in_eval(subject: Subject) -> None:
-    """In eval the same x gives the same output: again, after another length, and in a mixer that loads the state."""
+    """In eval the same x gives the same output: again, after another length, and in a mixer that loads the state.
+
+    Nor is x written to.
+    """
     inputs, mixer = subject.inputs(2, subject.T), subject.build()
     with torch.no_grad(), subject.at(inputs):
         given = inputs.map(torch.clone)

@@ -132,7 +132,7 @@ def _certified(target: str, plugins: list[Path]) -> tuple[Source, Claimed, str] 
             print(_not_here(source.name, devices))
             return None
         _say(f"{source.name}: trying its promises")
-        kept, lines = trial.certificate(processes, source)
+        kept, lines = trial.keeps_promises(processes, source)
     print("\n".join(lines), flush=True)
     if not kept:
         raise typer.Exit(1)

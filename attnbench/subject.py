@@ -126,7 +126,7 @@ class Subject:
         Raises NotApplicableError where the variant takes no length.
 
         Parameters are moved a little: a promise holds for a trained mixer too, and an output projection that starts
-        at zero would hide every fault behind it. torch's generator is left as it was.
+        at zero would hide every fault behind it. torch's generator of the CPU is left as it was.
         """
         self.lengths(*LENGTHS)
         spec = self.spec(max_T or self.max_T)

@@ -13,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from attnbench import certificate as page
 from attnbench.analyse import tried
 from attnbench.analyse.audit import Cost
 from attnbench.analyse.audited import N_HEADS, OTHER_WIDTH, WIDTH, Claimed, cells
 from attnbench.analyse.tried import BASELINE, RIVALS, Tried
+from attnbench.certificate import Certificate
 from attnbench.execute.listener import Listener
 from attnbench.execute.local import FreshProcesses
 from attnbench.execute.tables import run_tables
@@ -38,14 +38,14 @@ LEARNED: tuple[Mapping[str, Any], ...] = (
 )
 
 
-def certificate(processes: FreshProcesses, source: Source) -> tuple[bool, list[str]]:
+def keeps_promises(processes: FreshProcesses, source: Source) -> tuple[bool, list[str]]:
     """Try the quick promises of a variant; whether it keeps them, and lines about those that it breaks, or one."""
     asked = (source, None, "cpu", False)
-    outcome = processes.call("attnbench.execute.certified:certificate", *asked, timeout_s=CERTIFICATE_S)
+    outcome = processes.call("attnbench.execute.certified:issue", *asked, timeout_s=CERTIFICATE_S)
     if outcome.status != "ok":
         return False, [f"{source.name}: {outcome.status}: {outcome.reason}"]
-    found = outcome.value
-    return page.is_green(found), [*page.broken_lines(found), page.verdict(found)]
+    found: Certificate = outcome.value
+    return found.ok, [*found.breaches(), found.verdict()]
 
 
 def run(

@@ -296,6 +296,10 @@ def test_what_cannot_run_on_a_device_is_told_and_red_only_where_it_was_asked_for
         1,
         "xformers: nothing could be tried: xformers has kernels for CUDA alone, not for cpu",
     )
+    done = attnbench("check", "xformers", "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["green"]) == (1, False)
+    assert told["untried"] == "xformers has kernels for CUDA alone, not for cpu"
 
 
 def test_disk_that_takes_no_more_is_told_in_one_line_and_loses_nothing(tmp_path):

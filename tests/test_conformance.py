@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from mutants import BREAKS, Exact, Recurrent
 
 import attnbench
-from attnbench import causality, promises
+from attnbench import causality, forms, promises
 from attnbench.conformance import ROLES, NonConformant, certify, check_variant
+from attnbench.options import resolve
 from attnbench.registry import describe_error, file_sources, load
 from attnbench.subject import LENGTHS, MAX_T, N_KEYS, PRECISIONS, BrokenError, NotApplicableError, Subject
 
@@ -174,6 +175,40 @@ def test_a_leak_that_no_short_sequence_shows_is_caught(options):
     assert result.name == "causal_values"
     assert "changed with x[t:]" in result.detail
     assert certify(plugin("leaks_far"), options=options | {"beyond": 600}, roles=["causal"]).ok
+
+
+class StopsAt256(BUILT_IN["full"].load()):
+    def attend(self, q, k, v, *extra, key_mask=None):
+        y = super().attend(q, k, v, key_mask=key_mask)
+        return torch.cat((y[:, :, :256], 0 * y[:, :, 256:]), dim=2)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_fault_past_blocks_of_256_is_caught_by_the_slow_form(role):
+    promises.equals_slow_form(Subject(StopsAt256, {}, role))
+    with pytest.raises(BrokenError, match=r"x \(1, 257, 8\).* differs from the slow form"):
+        promises.equals_slow_form(Subject(StopsAt256, {}, role, thorough=True))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("name", "options"), [("performer", {"kind": "relu", "n_features": 32}), ("linear", {})])
+def test_a_gradient_that_vanishes_is_held_to_the_rounding_of_what_cancels(name, options, dtype):
+    promises.equals_slow_form(Subject(BUILT_IN[name].load(), options, "cross", dtype, thorough=True))  # S = 1 too
+    exact, step = torch.zeros(8, dtype=torch.float64), 1e-2
+    forms._nearly(exact + 0.09 * step, exact, "gradient of x", 0.1, least=step)
+    with pytest.raises(BrokenError):
+        forms._nearly(exact + 0.11 * step, exact, "gradient of x", 0.1, least=step)
+
+
+BLOCKS = ("block", "chunk", "kernel", "landmarks", "rank", "size", "stride", "window")
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_slow_form_is_tried_past_every_block_that_a_variant_has_by_default(name):
+    options, mistakes = resolve(BUILT_IN[name].load(), {})
+    assert not mistakes
+    assert all(options.get(one) is None or options[one] < forms.FAR_T for one in BLOCKS)
+    assert all(options.get(one) is None or 2 * options[one] < MAX_T for one in ("block", "chunk", "window"))
 
 
 def test_looking_far_is_quick():

@@ -14,10 +14,11 @@ from cores import BUILT_IN, assert_equal, build, noise, values_and_gradients
 
 from attnbench.kernels import FlaKernel, backends
 from attnbench.mixer import Spec, Use
+from attnbench.options import resolve
 
 KERNEL = FlaKernel("delta_rule.chunk_delta_rule", max_width=256)
-NAMES = ("deltanet", "gated_deltanet", "retnet", "gla", "rwkv", "mamba2", "linear")
-DELTA = NAMES[:2]  # whose kernels have a widest key
+NAMES = [name for name, cls in BUILT_IN.items() if "backend" in resolve(cls, {})[0]]
+DELTA = [name for name in NAMES if BUILT_IN[name].fla.max_width is not None]
 ON_GPU = {"device": "cuda", "dtype": "bfloat16"}
 
 

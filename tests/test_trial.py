@@ -227,7 +227,7 @@ def test_a_real_trial_at_small_sizes_fills_every_part(tmp_path, monkeypatch):
     asked = {"plugins": [PLUGINS / "cheats.py"], "began_s": time.monotonic()}
     with FreshProcesses() as processes:
         processes.warm_up()
-        assert trial.certificate(processes, source) == (True, ["says_linear keeps its promises (44 kept)"])
+        assert trial.keeps_promises(processes, source) == (True, ["says_linear keeps its promises (44 kept)"])
     found = trial.run(about, "kept", tmp_path / "run", Quiet, **asked)
     assert set(found.frame["status"]) == {"ok"}
     assert tried.troubles(found) is None

@@ -6,9 +6,11 @@ import pytest
 import torch
 from cores import BUILT_IN, assert_equal, build, core, noise, qkv, ragged_mask, values_and_gradients
 
+from attnbench.forms import equals_slow_form
 from attnbench.kernels import plain_attention
 from attnbench.mixer import Spec, Use
 from attnbench.options import resolve
+from attnbench.subject import Subject
 
 BOTH_ROLES = ("causal", "bidirectional")
 MASKS = ("full", "window", "strided", "fixed")
@@ -58,6 +60,20 @@ def test_compiled_it_equals_its_slow_form_at_any_length():
         assert mixer.extra_record() == {"backend": "dense"}
     with torch.enable_grad(), pytest.raises(NotImplementedError, match="no backward pass on a CPU"):
         mixer.attend(*[x.requires_grad_() for x in inputs]).sum().backward()
+
+
+@pytest.mark.parametrize("role", ["causal", "bidirectional", "cross"])
+def test_its_certificate_reaches_the_squares(role, monkeypatch):
+    reached = []
+
+    def squares(mixer, q, k, v, key_mask):
+        reached.append((q.dtype, q.shape[2], k.shape[2], key_mask is not None))
+        return mixer.slow_attend(q, k, v, key_mask=key_mask)
+
+    monkeypatch.setattr(BUILT_IN["flex"], "_attend_squares", squares)
+    equals_slow_form(Subject(BUILT_IN["flex"], {}, role, thorough=True))
+    sizes = [(257, 300 if role == "cross" else 257, masked) for masked in (False, True)]
+    assert reached == [(torch.float32, *size) for size in sizes + [(66, 257, False)] * (role != "cross")]
 
 
 @pytest.mark.parametrize("mask", MASKS)

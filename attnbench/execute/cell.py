@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from attnbench import blame, registry
 from attnbench.cells import Cell, flat_options
-from attnbench.conformance import Certificate, certify
+from attnbench.certificate import Certificate
+from attnbench.conformance import certify
 from attnbench.execute import stages
 from attnbench.execute.build import (
     MODEL_VOCAB,
