@@ -10,6 +10,7 @@ from attnbench.kernels.fourier import fast_size, fft_convolution, fft_convolutio
 from attnbench.kernels.gather import gather_blocks
 from attnbench.kernels.masked import masked_attention, plain_attention
 from attnbench.kernels.masks import band, visible_keys
+from attnbench.kernels.points import attention_through
 from attnbench.kernels.recurrence import matrix_recurrence
 from attnbench.kernels.rotation import rotated
 from attnbench.kernels.scan import diagonal_scan
@@ -22,6 +23,7 @@ __all__ = [
     "FeatureAttention",
     "FlaKernel",
     "ShortConvolution",
+    "attention_through",
     "band",
     "both_ways",
     "delta_recurrence",
