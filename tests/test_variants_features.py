@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -262,6 +263,20 @@ def test_keys_of_any_length_are_weighed_in_float32_and_a_later_key_changes_none(
     assert_equal([y], [exact.float()], 2e-3)
     k[:, :, 30:], v[:, :, 30:] = 1e-3 * k[:, :, 30:], 1e3
     assert_equal([mixer.attend(q, k, v)[:, :, :30]], [y[:, :, :30]], 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "hyperbolic"])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 15.0, 100.0])
+def test_read_by_all_queries_keys_of_any_length_have_outputs_and_gradients_in_float32(kind, size):
+    exact, mask = qkv(40, 40, B=2), torch.arange(40) < torch.tensor([[25], [0]])
+    exact = [(x * by).detach().requires_grad_() for x, by in zip(exact, (0.5, size, 1.0), strict=True)]
+    inputs = [x.detach().float().requires_grad_() for x in exact]
+    for key_mask in (None, mask):
+        mix = partial(core("performer", "bidirectional", kind=kind, n_features=64).attend, key_mask=key_mask)
+        found, expected = (values_and_gradients(partial(mix, *x), x) for x in (inputs, exact))
+        for one, other in zip(found, expected, strict=True):
+            assert_equal([one], [other.float()], 1e-2 if size == 100 else 2e-3)
+    assert not found[0][1].any()
 
 
 def test_a_causal_performer_stores_no_matrix_per_step():

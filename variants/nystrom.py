@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from attnbench.kernels import masked_attention, overlapping_blocks
 from attnbench.mixer import Attention, Claim, Flops, Spec, Use, check_count
@@ -145,14 +146,9 @@ class Nystrom(Attention):
             both = real[:, None, :, None] & real[:, None, None, :]
             A = scores.masked_fill(~shown, -torch.inf).softmax(-1).masked_fill(~both, 0.0)
         norms = A.sum(-1).amax(-1) * A.sum(-2).amax(-1)  # (B, H)
-        Z: Tensor = (A.mT / norms.clamp(min=torch.finfo(A.dtype).tiny)[..., None, None]).flatten(0, 1)  # (B H, m, m)
-        A = A.flatten(0, 1)
-        for _ in range(self.iterations):
-            AZ = A @ Z
-            inner = torch.baddbmm(AZ, AZ, AZ, beta=7, alpha=-1)  # A Z (7 I - A Z)
-            inner = torch.baddbmm(AZ, AZ, inner, beta=15, alpha=-1)  # A Z (15 I - A Z (7 I - A Z))
-            Z = torch.baddbmm(Z, Z, inner, beta=13 / 4, alpha=-1 / 4)
-        return Z.view(scores.shape)
+        Z: Tensor = A.mT / norms.clamp(min=torch.finfo(A.dtype).tiny)[..., None, None]
+        for_all = _Iterated.apply(A.flatten(0, 1), Z.flatten(0, 1), self.iterations)  # type: ignore[no-untyped-call]  # torch's is
+        return for_all.view(scores.shape)
 
     def _masked_segments(self, key_mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """A matrix that takes means over segments of real positions (B, 1, m, T), and which segments there are."""
@@ -178,6 +174,37 @@ class Nystrom(Attention):
         inside = (lag >= 0) & (lag < self.kernel)
         band = self.taps[:, lag.clamp(0, self.kernel - 1)].masked_fill(~inside, 0.0)  # (H, BLOCK, size)
         return (band[:, None] @ blocks).flatten(2, 3)[:, :, :T]
+
+
+class _Iterated(torch.autograd.Function):
+    """Z (N, m, m) after some iterations, from A and the first Z, with a backward pass of hardly more than products."""
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, Z: Tensor, iterations: int) -> Tensor:
+        kept = []
+        for _ in range(iterations):
+            AZ = torch.bmm(A, Z)
+            inner = torch.baddbmm(AZ, AZ, AZ, beta=7, alpha=-1)  # A Z (7 I - A Z)
+            outer = torch.baddbmm(AZ, AZ, inner, beta=15, alpha=-1)  # A Z (15 I - A Z (7 I - A Z))
+            kept += [Z, AZ, inner, outer]
+            Z = torch.baddbmm(Z, Z, outer, beta=13 / 4, alpha=-1 / 4)
+        ctx.save_for_backward(A, *kept)
+        return Z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (dZ,), (A, *kept) = grads, ctx.saved_tensors
+        dA = torch.zeros_like(A)
+        for at in range(len(kept) - 4, -1, -4):
+            Z, AZ, inner, outer = kept[at : at + 4]
+            d_outer = torch.bmm(Z.mT, dZ)  # times -4
+            d_inner = torch.bmm(AZ.mT, d_outer)  # times 4
+            dAZ = torch.baddbmm(d_outer, d_outer, inner.mT, beta=15, alpha=-1)  # times -4, as all that follow
+            dAZ.baddbmm_(d_inner, AZ.mT).baddbmm_(AZ.mT, d_inner).sub_(d_inner, alpha=7)
+            dZ = torch.baddbmm(dZ, dZ, outer.mT, beta=13 / 4, alpha=-1 / 4).baddbmm_(A.mT, dAZ, alpha=-1 / 4)
+            dA.baddbmm_(dAZ, Z.mT, alpha=-1 / 4)
+        return dA, dZ, None
 
 
 def _segment_means(x: Tensor, n: int) -> Tensor:

@@ -10,10 +10,11 @@
     S, z        sums          (m, d_v + 1) per head, the keys' sums; z is the last column
     max         scale         largest exponent among the keys so far, by which the sums are divided
 
-How it runs: keys' features are exp(u - scale), where scale is the largest exponent of the keys *so far*: it grows as
-keys come, the sums shrink by as much, and no key is scaled by one behind it. That is a recurrence whose decay is the
-scale's growth (`matrix_recurrence`), and what it reads is divided by its own sum, in which the scale cancels. Queries
-are scaled by their own largest exponent; |q'|^2 and a factor m^(-1/2) cancel, and are left out.
+How it runs: causally, keys' features are exp(u - scale), where scale is the largest exponent of the keys *so far*: it
+grows as keys come, the sums shrink by as much, and no key is scaled by one behind it. That is a recurrence whose decay
+is the scale's growth (`matrix_recurrence`), and what it reads is divided by its own sum, in which the scale cancels.
+Queries are scaled by their own largest exponent; |q'|^2 and a factor m^(-1/2) cancel, and are left out. Where all keys
+are read, exponentials are softmax attention through the rows of W (`attention_through`).
 
 Departures: no epsilon beside the exponentials (authors' code: 1e-6, package performer-pytorch: 1e-4), since it would
 not cancel with the scale; a query whose every weight underflows gives 0. All heads of a layer share W, which is drawn
@@ -23,6 +24,7 @@ from `seed` and the layer, kept in state_dict, and drawn anew only in training, 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -30,8 +32,8 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor
 
-from attnbench.kernels import FeatureAttention, matrix_recurrence, pieces
-from attnbench.mixer import Claim, Spec, State, check_count, check_name
+from attnbench.kernels import FeatureAttention, attention_through, matrix_recurrence, pieces
+from attnbench.mixer import Claim, Flops, Spec, State, check_count, check_name
 
 KINDS = ("softmax", "hyperbolic", "relu")
 RELU_FLOOR = 1e-3
@@ -85,6 +87,19 @@ class Performer(FeatureAttention):
                 self.projection = self._drawn(n_drawn).to(self.projection)
         return super().forward(x, context=context, key_mask=key_mask)
 
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Shapes as in `Attention.attend`."""
+        if not self._through_rows or 0 in (q.shape[2], k.shape[2]):
+            return super().attend(q, k, v, *extra, key_mask=key_mask)
+        dtype, exact = v.dtype, torch.promote_types(v.dtype, torch.float32)
+        q, k, v = (x.to(exact) for x in (q, k, v))
+        rows, far = self._rows(exact), self._far(k)
+        if key_mask is None:
+            return attention_through(rows, q, k, v, -far).to(dtype)
+        blind = ~key_mask.any(-1)[:, None, None, None]
+        far = far.masked_fill(~(key_mask[:, None, :, None] | blind), torch.inf)
+        return attention_through(rows, q, k, v, -far).masked_fill(blind, 0.0).to(dtype)
+
     def phi(self, x: Tensor, which: str, start: int) -> Tensor:
         """Features; of exponentials those of queries alone, each by their sum, which is one pass over them."""
         if self.kind == "relu":
@@ -104,6 +119,14 @@ class Performer(FeatureAttention):
                 total = total + (sign * left - far_q).exp()[..., None] * (sign * right - far_k).exp()[..., None, :]
         return total
 
+    def flops(self, T: int, S: int) -> Flops:
+        """Through the rows of W, both signs of a row are products of their own."""
+        found = super().flops(T, S)
+        if not self._through_rows:
+            return found
+        twice = 2.0 * self.spec.n_heads * (T + S) * (self.n_features - self.n_rows) * self.d_k
+        return replace(found, core=found.core + twice, core_executed=found.executed + twice)
+
     def phi_flops(self, T: int, S: int) -> float:
         """Products of queries and keys with W."""
         return 2.0 * self.spec.n_heads * (T + S) * self.n_rows * self.d_k
@@ -121,10 +144,34 @@ class Performer(FeatureAttention):
         rows: Tensor = (blocks * noise().norm(dim=-1, keepdim=True)).flatten(0, 1)[: self.n_rows]
         return rows
 
+    @property
+    def _through_rows(self) -> bool:
+        return self.spec.role != "causal" and self.kind != "relu"
+
+    def _features_moved(self, T: int, S: int) -> float:
+        """Exponents and weights, and queries and keys beside a column of their own."""
+        if not self._through_rows:
+            return super()._features_moved(T, S)
+        return 2.0 * self.spec.n_heads * (T + S) * (2 * self.n_features + self.d_k + 1)
+
+    def _scaled(self, dtype: torch.dtype) -> Tensor:
+        """W by d_k^(1/4), so that its products are W x'."""
+        W: Tensor = self.projection.to(dtype) * self.d_k**-0.25
+        return W
+
+    def _rows(self, dtype: torch.dtype) -> Tensor:
+        """What x is multiplied with for the exponents of all m features: (m, d_k)."""
+        W = self._scaled(dtype)
+        return torch.cat((W, -W)) if self.kind == "hyperbolic" else W
+
+    def _far(self, x: Tensor) -> Tensor:
+        """|x'|^2 / 2: (B, H, T, 1)."""
+        far: Tensor = x.square().sum(-1, keepdim=True) / (2 * self.d_k**0.5)
+        return far
+
     def _projected(self, x: Tensor) -> Tensor:
         """W x' for all heads: (B, H, T, n_features)."""
-        projected: Tensor = x @ (self.projection.to(x.dtype) * self.d_k**-0.25).T
-        return projected
+        return x @ self._scaled(x.dtype).T
 
     def _exponents(self, x: Tensor) -> Tensor:
         """Logarithms of the features (B, H, T, m), but for |x'|^2 / 2."""
@@ -135,7 +182,7 @@ class Performer(FeatureAttention):
         """u (B, H, S, m), what is to be taken off (B, H, S, 1), inf for hidden keys, and the largest difference
         (B, H, S) of each key, NO_KEY at least."""
         k = k.to(torch.promote_types(k.dtype, torch.float32))
-        u, off = self._exponents(k), k.square().sum(-1, keepdim=True) / (2 * self.d_k**0.5)
+        u, off = self._exponents(k), self._far(k)
         if key_mask is not None:
             off = off.masked_fill(~key_mask[:, None, :, None], torch.inf)
         return u, off, (u.detach().amax(-1) - off.detach()[..., 0]).clamp(min=NO_KEY)

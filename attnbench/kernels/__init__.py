@@ -12,6 +12,7 @@ from attnbench.kernels.heads import split_heads
 from attnbench.kernels.masked import masked_attention, plain_attention
 from attnbench.kernels.masks import band, plainly_visible, visible_keys
 from attnbench.kernels.padding import check_no_padding, check_right_padding, padding_reason
+from attnbench.kernels.points import attention_through
 from attnbench.kernels.precision import at_least_float32
 from attnbench.kernels.recurrence import last_positions, matrix_recurrence
 from attnbench.kernels.rotation import rotated
@@ -29,6 +30,7 @@ __all__ = [
     "ShortConvolutions",
     "WithBackend",
     "at_least_float32",
+    "attention_through",
     "band",
     "both_ways",
     "check_no_padding",
