@@ -219,6 +219,7 @@ def audited(tmp_path_factory):
     folder = tmp_path_factory.mktemp("audit")
     with pytest.MonkeyPatch.context() as patch, FreshProcesses() as processes:
         patch.setattr(auditing, "_further", lambda found, extent, took_s: extent)
+        patch.setattr(auditing, "PROBE_T", (32, 64))
         patch.setattr(auditing, "TIMING", {"warmup_s": 0.0, "max_s": 0.01, "repeats": 0})
         unsound = file_sources(PLUGINS / "leaks_future.py")[0]
         return [
@@ -234,7 +235,7 @@ def test_a_run_refutes_a_window_on_a_dense_mask(audited):
     assert [line.split(": ")[0] for line in told[1:]] == ["time in T", "memory in T", "time in d", "memory in d"]
     assert told[2].startswith("memory in T: refuted: claimed T, measured T^")
     assert "T = 256 to 1024 (core, d = 64)" in told[2]
-    assert found.probe["layers"] == [math.ceil(127 / 15), math.ceil(255 / 15)]
+    assert found.probe["layers"] == [math.ceil(31 / 15), math.ceil(63 / 15)]
     assert found.state_bytes == pytest.approx([2 * 64 * 4 * T for T in (256, 512)], rel=1e-3)
 
 
@@ -251,7 +252,7 @@ def test_table_one_has_a_row_for_each_with_claims_beside_measurements(audited):
     cheat = dict(zip(table.rows[0], table.rows[1], strict=True))
     assert cheat["time"] == "T d^2 + T d window"
     assert cheat["path"] == "T / window"
-    assert cheat["layers at T = 128 and 256"] == "9, 17"
+    assert cheat["layers at T = 32 and 64"] == "3, 5"
     assert cheat["state at T = 256 and 512"] == "128 KiB, 256 KiB"
     assert " refuted" in cheat["measured in T "]
     assert " at T = 2048, d = 96" in cheat["predicted"]

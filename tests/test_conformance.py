@@ -77,7 +77,8 @@ def test_other_widths_keep_every_promise():
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "xformers"])  # it has no kernel for a CPU
 def test_a_built_in_variant_keeps_every_promise(name, dtype):
-    check_variant(BUILT_IN[name].load(), dtype=dtype)
+    certificate = certify(BUILT_IN[name].load(), dtype=dtype)
+    assert certificate.ok, certificate.verdict()
 
 
 @pytest.mark.parametrize(("cls", "role", "names"), BREAKS)
@@ -139,6 +140,9 @@ def test_a_fault_of_the_second_layer_is_found_there_and_named():
     broken = certify(late, roles=["causal"], layer=1).broken
     assert {result.name for result in broken} == {"causal_values", "causal_gradients", "decoding"}
     assert all("layer 1" in result.detail for result in broken)
+    with pytest.raises(NonConformant, match="layer 1") as caught:
+        check_variant(late, roles=["causal"])
+    assert caught.value.certificate.broken == broken
 
 
 def test_every_promise_has_a_mutant_and_every_mutant_is_tried():

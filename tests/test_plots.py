@@ -42,7 +42,8 @@ def look_of(line):
 
 def boxes(figure):
     """What a reader reads, as boxes in pixels: texts, and the panels with their tick labels."""
-    FigureCanvasAgg(figure).draw()
+    FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
     parts = [*figure.texts, *figure.legends]
     return [part.get_window_extent() for part in parts] + [axes.get_tightbbox() for axes in figure.axes]
 

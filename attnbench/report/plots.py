@@ -6,6 +6,7 @@ stay as they are, and no figure outlives its use. Sizes are inches; at 100 dots 
 
 from __future__ import annotations
 
+import gc
 import textwrap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,9 +40,18 @@ Picture = Figure
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Our style and nobody else's, for as long as a figure is made or saved; one thread at a time."""
+    """Our style and nobody else's, for as long as a figure is made or saved; one thread at a time.
+
+    Python's collector waits: it would walk the objects of a large figure, all of them alive, dozens of times.
+    """
     with _STYLE_LOCK, matplotlib.style.context(["default", STYLE]):
-        yield
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
 
 
 def save(figure: Figure, stem: Path) -> None:
