@@ -53,8 +53,11 @@ class Certificate:
     @property
     def broken(self) -> tuple[Result, ...]:
         """What is red: the first breach of each promise in each role, or that the variant cannot run there."""
-        red = [result for result in self.results if MARKS[result.status] == "broken"]
-        return tuple({result.place: result for result in reversed(red)}.values())[::-1]
+        first: dict[tuple[str, Role], Result] = {}
+        for result in self.results:
+            if MARKS[result.status] == "broken":
+                first.setdefault(result.place, result)
+        return tuple(first.values())
 
     @property
     def untried(self) -> tuple[Result, ...]:

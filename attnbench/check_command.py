@@ -16,6 +16,7 @@ from attnbench.certificate import Issued
 from attnbench.commands import AsJson, Debug, print_grid
 from attnbench.errors import RequestError
 from attnbench.targets import QUESTION_TIMEOUT_S, seconds, targets
+from attnbench.wording import printable
 
 if TYPE_CHECKING:
     from attnbench.execute.local import FreshProcesses
@@ -100,7 +101,7 @@ class _Check:
             print("\n".join(page.head(self.found)))
             print_grid(["promise", *page.roles(self.found)], page.table(self.found))
             lines = [*self.found.breaches(), *page.reasons(self.found), self.found.verdict()]
-        print("\n".join(lines), flush=True)
+        print("\n".join(map(printable, lines)), flush=True)
 
     def _line(self, found: Issued) -> str:
         if found.refusal is not None:

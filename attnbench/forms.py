@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
+from attnbench import blame
 from attnbench.mixer import Attention, Mixer
 from attnbench.subject import (
     LENGTHS,
@@ -117,6 +118,7 @@ class _Pair:
         fast = subject.build(max_T=max_T)
         if not _has_slow_form(fast):
             raise NotApplicableError("gives no slow form")
+        _check_slow_attend(subject, fast)
         if subject.dtype == "float64":
             return _Pair(fast, fast, subject)
         exact = replace(subject, dtype="float64")
@@ -129,6 +131,16 @@ def _has_slow_form(mixer: Mixer) -> bool:
     if isinstance(mixer, Attention) and type(mixer).slow_forward is Attention.slow_forward:
         return type(mixer).slow_attend is not Attention.slow_attend
     return type(mixer).slow_forward is not Mixer.slow_forward
+
+
+def _check_slow_attend(subject: Subject, mixer: Mixer) -> None:
+    """Raises BrokenError where a slow form of the core returns another kind of thing; told here, it has a name."""
+    if isinstance(mixer, Attention) and type(mixer).slow_attend is not Attention.slow_attend:
+        inputs = subject.inputs(1, subject.T)
+        q, *others = mixer.project(inputs.x, inputs.keys)
+        y, expected = mixer.slow_attend(q, *others), (*q.shape[:3], mixer.d_v)
+        if told := blame.wrong(f"{blame.who(type(mixer))}.slow_attend", y, expected, "(B, H, T, d_v)"):
+            raise BrokenError(told)
 
 
 def _cases(subject: Subject) -> Iterator[tuple[Inputs, Tensor | None, str]]:
@@ -277,5 +289,5 @@ def _differentiate(name: str, leaf: Tensor, call: Callable[[Tensor], Tensor]) ->
     try:
         torch.autograd.gradcheck(call, (leaf.detach().clone().requires_grad_(),), fast_mode=True)
     except GradcheckError as error:
-        told = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        told = " ".join(line.strip() for line in str(error).splitlines()[:3])  # what is compared, and both numbers
         raise BrokenError(f"gradient of {name} is not the derivative: {told}") from error

@@ -160,7 +160,10 @@ class Subject:
         if not self.avoid.isdisjoint((T, S)):
             return "a length that is measured by itself"
         use = Use(T, S, device=self.device, dtype=self.dtype, mask=mask, phase=phase)
-        return self.variant.unsupported(self.spec(max(MAX_T, T, S)), use, **self.options)
+        told: object = self.variant.unsupported(self.spec(max(MAX_T, T, S)), use, **self.options)
+        if not isinstance(told, str | None):
+            raise BrokenError(f"{blame.who(self.variant)}.unsupported returned {told!r}, expected a reason or None")
+        return told
 
     def taken(self, *wanted: int, mask: Mask = "none", phase: str = "forward") -> list[int]:
         """Those of the lengths that the variant takes; for an avoided one, the next longer one that it takes."""

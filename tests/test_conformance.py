@@ -204,6 +204,16 @@ def test_a_gradient_that_vanishes_is_held_to_the_rounding_of_what_cancels(name, 
         forms._nearly(exact + 0.11 * step, exact, "gradient of x", 0.1, least=step)
 
 
+@pytest.mark.parametrize(
+    ("made", "told"), [(lambda v: (v, v), "a tuple"), (lambda v: v[:, :1], r"shape \(1, 1, 16, 4\)")]
+)
+def test_a_slow_form_that_returns_another_kind_of_thing_is_told_by_name(made, told):
+    wrong = type("Odd", (BUILT_IN["full"].load(),), {"slow_attend": lambda self, q, k, v, **_: made(v)})
+    expected = r"expected a tensor \(B, H, T, d_v\) = \(1, 2, 16, 4\)"
+    with pytest.raises(BrokenError, match=f"Odd.slow_attend returned {told}, {expected}"):
+        promises.equals_slow_form(Subject(wrong, {}, "causal"))
+
+
 BLOCKS = ("block", "chunk", "kernel", "landmarks", "rank", "size", "stride", "window")
 
 
@@ -264,6 +274,13 @@ def test_a_misspelt_option_is_an_error_that_names_it():
     (result,) = certify(Exact, options={"n_kv_head": 1}, roles=["causal"]).results
     assert result.status == "error"
     assert "n_kv_head" in result.detail
+
+
+@pytest.mark.parametrize("told", [True, False, 0, ["why"]])
+def test_a_capability_that_gives_no_reason_in_words_is_named(told):
+    made = type("Vague", (Exact,), {"unsupported": classmethod(lambda *_, **__: told)})
+    (result,) = certify(made, roles=["causal"]).broken
+    assert result.detail.endswith(f"Vague.unsupported returned {told!r}, expected a reason or None")
 
 
 def test_a_capability_that_raises_is_an_error():
