@@ -17,7 +17,7 @@ from attnbench.kernels.blocks import overlapping_blocks
 from attnbench.kernels.masked import masked_attention
 from attnbench.kernels.masks import band
 
-SMALLEST_BLOCK = 32  # in smaller blocks the overhead outgrows the work
+TILE = 32  # queries that the fused kernel takes at a time: blocks are whole tiles, and never smaller
 
 
 def window_attention(
@@ -64,15 +64,15 @@ def window_pairs(T: int, S: int, *, back: int, ahead: int, n_global: int = 0) ->
 
 
 def _block(back: int, ahead: int) -> int:
-    return max(SMALLEST_BLOCK, (back + ahead) // 2 + 1)
+    return TILE * max(1, round((back + ahead) / (2 * TILE)))
 
 
 def _pieces(T: int, S: int, back: int, ahead: int, n_global: int) -> list[tuple[int, int, bool]]:
     """Ranges of queries, and whether they are whole blocks with all their windows behind the global keys."""
     block = _block(back, ahead)
-    first = -(-max(0, n_global + back - (S - T)) // block) * block
-    last = (T - ahead) // block * block
-    if last <= first:
+    earliest, last = max(0, n_global + back - (S - T)), T - ahead
+    first = last - (last - earliest) // block * block
+    if last <= earliest or first == last:
         return [(0, T, False)]
     pieces = [(0, first, False), (first, last, True), (last, T, False)]
     return [piece for piece in pieces if piece[0] < piece[1]]
