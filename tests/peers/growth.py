@@ -15,7 +15,7 @@ from stopwatch import against, alone, least_of, sample
 from attnbench.analyse.claims import highest
 from attnbench.measure.cost import cost
 from attnbench.measure.memory import peak_bytes
-from attnbench.measure.peaks import WIDTHS
+from attnbench.measure.peaks import products
 from attnbench.mixer import Mixer, Spec, Use
 
 SHORT, LONG = 1024, 8192
@@ -27,8 +27,8 @@ WORST_GROWTH, SLOPE_OFF = 1.3, 0.15
 class Growth:
     """growth: CPU time per token at the long length by that at the short one, forward and backward of a layer.
 
-    slope: of peak memory in T over the last factor of four, in logs. share: of the peak of matrix
-    products, by what is executed.
+    slope: of peak memory in T over the last factor of four, in logs. share: of the peak of products, by what is
+    executed.
     """
 
     variant: str
@@ -87,11 +87,11 @@ def _share(cls: type[Mixer], role: str, sizes: Sizes, peak: float) -> float | No
 
 
 def _peak_flops_per_s() -> float:
-    """Of one large matrix product on one thread, by the clock that variants are timed with."""
-    n = WIDTHS["cpu"]
-    a, b, out = (torch.ones(n, n) for _ in range(3))
+    """Of large products on one thread, by the clock that variants are timed with."""
     with alone(1):
-        return 2.0 * n**3 / least_of([sample(lambda: torch.mm(a, b, out=out)) for _ in range(8)]).cpu_s
+        return max(
+            flops / least_of([sample(call) for _ in range(8)]).cpu_s for flops, call in products("float32", "cpu")
+        )
 
 
 def _step(cls: type[Mixer], role: str, sizes: Sizes):
