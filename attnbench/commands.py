@@ -109,7 +109,7 @@ def doctor(as_json: AsJson = False, debug: Debug = False) -> None:
     """Say what this machine is, and how well it measures.
 
     Machine, torch, optional packages with the reason when they are unusable, the clock, the cost of a visit, and the
-    most that matrix products and a copy reach here.
+    most that products and a copy reach here.
 
     Example: attnbench doctor
     """

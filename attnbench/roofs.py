@@ -2,7 +2,7 @@
 
     {"cpu": {"1": {"float32_flops_per_s": 9e10, "copy_bytes_per_s": 1e10}}}
 
-is `peaks` in environment.json: by device, by number of threads, products of matrices by dtype and one copy.
+is `peaks` in environment.json: by device, by number of threads, products by dtype and one copy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ COPY = "copy_bytes_per_s"
 
 
 def product(dtype: str) -> str:
-    """The name of the peak of matrix products."""
+    """The name of the peak of products."""
     return f"{dtype}_flops_per_s"
 
 

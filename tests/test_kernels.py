@@ -58,14 +58,15 @@ def test_matrix_recurrence_goes_on_from_its_own_state():
 
 
 @settings(deadline=None, max_examples=40)
-@given(size=st.integers(1, 20), step=st.integers(1, 12), n=st.integers(1, 5), spare=st.integers(0, 11))
-def test_overlapping_blocks_are_slices_and_so_are_their_gradients(size, step, n, spare):
-    x = noise(2, 3, (n - 1) * step + size + min(spare, step - 1), 4)
+@given(*(st.integers(*limits) for limits in ((1, 20), (1, 12), (1, 5), (0, 11), (0, 15))))
+def test_overlapping_blocks_are_slices_and_so_are_their_gradients(size, step, n, spare, start):
+    x = noise(2, 3, start + (n - 1) * step + size + min(spare, step - 1), 4)
 
     def slices():
-        return torch.stack([x[:, :, i * step : i * step + size] for i in range(n)], dim=2)
+        firsts = range(start, start + n * step, step)
+        return torch.stack([x[:, :, first : first + size] for first in firsts], dim=2)
 
-    fast = values_and_gradients(lambda: overlapping_blocks(x, size, step), [x])
+    fast = values_and_gradients(lambda: overlapping_blocks(x, size, step, start), [x])
     assert_equal(fast, values_and_gradients(slices, [x]), 1e-12)
 
 
@@ -114,7 +115,8 @@ def test_masked_attention_is_softmax_over_the_visible_keys_and_0_without_any(sha
         torch.testing.assert_close(found, wanted)
 
 
-def test_no_kernel_is_shown_a_query_without_keys(monkeypatch):
+@pytest.mark.parametrize(("ahead", "n_calls"), [(0, 2), (9, 3)])  # the ends whose windows stick out, and the blocks
+def test_no_kernel_is_shown_a_query_without_keys(monkeypatch, ahead, n_calls):
     real, shown = F.scaled_dot_product_attention, []
 
     def watched(q, k, v, attn_mask=None, **kwargs):
@@ -125,8 +127,8 @@ def test_no_kernel_is_shown_a_query_without_keys(monkeypatch):
     key_mask = torch.zeros(2, 80, dtype=torch.bool)
     key_mask[0, :30] = True
     q = torch.randn(2, 1, 80, 4)
-    y = window_attention(q, q, q, key_mask, back=9, ahead=0)
-    assert len(shown) == 3  # both ends, and the blocks between them
+    y = window_attention(q, q, q, key_mask, back=9, ahead=ahead)
+    assert len(shown) == n_calls
     assert all(mask.any(-1).all() for mask in shown)
     assert not y[1].any()
     assert not y[0, :, 39:].any()

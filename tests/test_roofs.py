@@ -28,12 +28,13 @@ def reached(label, T, d, *, flops, moved, time_s, **more):
     return timed(label, T, d, time_s, **facts | ROOF | more)
 
 
-def test_peaks_are_those_of_a_product_and_of_a_copy(monkeypatch):
-    seconds = iter([2.0, 4.0])
+@pytest.mark.parametrize(("convolution_s", "peak"), [(1.0, 64**3), (0.125, 6 * 64 * 16**2 * 8)])
+def test_peaks_are_those_of_the_faster_product_and_of_a_copy(monkeypatch, convolution_s, peak):
+    seconds = iter([2.0, convolution_s, 4.0])
     monkeypatch.setattr(measure_peaks, "_best_s", lambda call, device: (call(), next(seconds))[1])
     monkeypatch.setattr(measure_peaks, "WIDTHS", {"cpu": 64})
     monkeypatch.setattr(measure_peaks, "COPIED_BYTES", 4096)
-    assert measure_peaks.product_flops_per_s("float64", 1, "cpu") == 64**3
+    assert measure_peaks.product_flops_per_s("float64", 1, "cpu") == peak
     assert measure_peaks.copy_bytes_per_s(1, "cpu") == 2048
 
 

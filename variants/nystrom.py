@@ -147,8 +147,8 @@ class Nystrom(Attention):
             A = scores.masked_fill(~shown, -torch.inf).softmax(-1).masked_fill(~both, 0.0)
         norms = A.sum(-1).amax(-1) * A.sum(-2).amax(-1)  # (B, H)
         Z: Tensor = A.mT / norms.clamp(min=torch.finfo(A.dtype).tiny)[..., None, None]
-        for_all = _Iterated.apply(A.flatten(0, 1), Z.flatten(0, 1), self.iterations)  # type: ignore[no-untyped-call]  # torch's is
-        return for_all.view(scores.shape)
+        Z = _Iterated.apply(A.flatten(0, 1), Z.flatten(0, 1), self.iterations)  # type: ignore[no-untyped-call]  # torch's is
+        return Z.view(scores.shape)
 
     def _masked_segments(self, key_mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """A matrix that takes means over segments of real positions (B, 1, m, T), and which segments there are."""

@@ -2,7 +2,7 @@
 
 Queries stand in blocks of about half a window, and each block meets the keys that its windows touch through fused
 attention, all blocks in one call. These keys are overlapping views, copied, three times over, only where B > 1 or where
-there are global keys. The queries at both ends, whose windows stick out, are two small calls: nothing is padded.
+there are global keys. The queries whose windows stick out at either end are small calls: nothing is padded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from attnbench.kernels.blocks import overlapping_blocks
 from attnbench.kernels.masked import masked_attention
 from attnbench.kernels.masks import band
 
-SMALLEST_BLOCK = 32  # in smaller blocks the overhead outgrows the work
+TILE = 32  # queries that the fused kernel takes at a time: blocks are whole tiles, and never smaller
 
 
 def window_attention(
@@ -35,18 +35,18 @@ def window_attention(
             raise ValueError(f"a window that looks ahead needs a key for each query, got T = {T} and S = {S}")
         y = window_attention(q[:, :, T - S :], k, v, key_mask, back=back, ahead=0, n_global=n_global)
         return F.pad(y, (0, 0, T - S, 0))
-    pieces, n_global = [], min(n_global, S)
-    for start, stop, in_blocks in _pieces(T, S, back, ahead, n_global):
+    n_global, mask = min(n_global, S), None if key_mask is None else key_mask[:, None, :, None]  # time as in k and v
+    pieces, ys = _pieces(T, S, back, ahead, n_global), []
+    parts = torch.split(q, [stop - start for start, stop, _ in pieces], dim=2)
+    for part, (start, stop, in_blocks) in zip(parts, pieces, strict=True):
         low, high = _reach(start, stop, S - T, S, back, ahead, n_global)
-        read = partial(_read, low=low, high=high, n_far=n_global if low else 0)
-        shown = None if key_mask is None else read(key_mask[:, None, :, None])  # (B, 1, S, 1): time as in k and v
-        part = q[:, :, start:stop], read(k), read(v), shown
         if in_blocks:
-            pieces.append(_mix_blocks(*part, back, ahead, n_global))
-        else:
-            visible = _end(start + S - T, stop - start, low, high, back, ahead, n_global, q.device)
-            pieces.append(_mix(*part, visible))
-    return torch.cat(pieces, dim=2)
+            ys.append(_mix_blocks(part, k, v, mask, low, back, ahead, n_global))
+            continue
+        read = partial(_read, low=low, high=high, n_far=n_global if low else 0)
+        visible = _end(start + S - T, stop - start, low, high, back, ahead, n_global, q.device)
+        ys.append(_mix(part, read(k), read(v), None if mask is None else read(mask), visible))
+    return torch.cat(ys, dim=2)
 
 
 def window_pairs(T: int, S: int, *, back: int, ahead: int, n_global: int = 0) -> tuple[int, int]:
@@ -64,15 +64,15 @@ def window_pairs(T: int, S: int, *, back: int, ahead: int, n_global: int = 0) ->
 
 
 def _block(back: int, ahead: int) -> int:
-    return max(SMALLEST_BLOCK, (back + ahead) // 2 + 1)
+    return TILE * max(1, round((back + ahead) / (2 * TILE)))
 
 
 def _pieces(T: int, S: int, back: int, ahead: int, n_global: int) -> list[tuple[int, int, bool]]:
     """Ranges of queries, and whether they are whole blocks with all their windows behind the global keys."""
     block = _block(back, ahead)
-    first = -(-max(0, n_global + back - (S - T)) // block) * block
-    last = (T - ahead) // block * block
-    if last <= first:
+    earliest, last = max(0, n_global + back - (S - T)), T - ahead
+    first = last - (last - earliest) // block * block
+    if last <= earliest or first == last:
         return [(0, T, False)]
     pieces = [(0, first, False), (first, last, True), (last, T, False)]
     return [piece for piece in pieces if piece[0] < piece[1]]
@@ -108,14 +108,16 @@ def _mix(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, visible: Tensor) 
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
 
 
-def _mix_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, back: int, ahead: int, n_global: int) -> Tensor:
-    """Whole blocks in one call: (B, H, n block, d_k) meets (B, H, n_global + back + n block + ahead, d_k)."""
+def _mix_blocks(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, low: int, back: int, ahead: int, n_global: int
+) -> Tensor:
+    """Whole blocks in one call: (B, H, n block, d_k) meets the global keys and those from `low` on, to the last."""
     B, H, T, d_k = q.shape
     block = _block(back, ahead)
     n, size = T // block, back + block + ahead
 
     def blocks(x: Tensor) -> Tensor:  # (B n, H, n_global + size, d_k or d_v)
-        near = overlapping_blocks(x[:, :, n_global:], size, block).transpose(1, 2)  # (B, n, H, size, d_k or d_v)
+        near = overlapping_blocks(x, size, block, start=low).transpose(1, 2)  # (B, n, H, size, d_k or d_v)
         if n_global:
             near = torch.cat((x[:, None, :, :n_global].expand(-1, n, -1, -1, -1), near), dim=3)
         return near.flatten(0, 1)

@@ -17,7 +17,7 @@ from attnbench.measure.machine import environment
 QUICK_LENGTHS = (128, 256)
 GROWTH = [
     f"Time per token at the longer T by that at the shorter one (wanted: at most {growth.WORST_GROWTH}), slope of peak",
-    f"memory in T (wanted: 1 ± {growth.SLOPE_OFF}), and share of this machine's peak of matrix products at",
+    f"memory in T (wanted: 1 ± {growth.SLOPE_OFF}), and share of this machine's peak of products at",
     f"T = {growth.PEAK_T}, d_model = {growth.PEAK_D}.",
 ]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from attnbench.analyse.claims import highest
 from attnbench.measure.cost import cost
 from attnbench.measure.memory import peak_bytes
-from attnbench.measure.peaks import WIDTHS
+from attnbench.measure.peaks import products
 from attnbench.mixer import Mixer, Role, Spec, Use
 from attnbench.settings import ROLES
 
@@ -29,8 +29,8 @@ WORST_GROWTH, SLOPE_OFF = 1.3, 0.15
 class Growth:
     """growth: CPU time per token at the long length by that at the short one, forward and backward of a layer.
 
-    slope: of peak memory in T over the last factor of four, in logs. share: of the peak of matrix
-    products, by what is executed.
+    slope: of peak memory in T over the last factor of four, in logs. share: of the peak of products, by what is
+    executed.
     """
 
     variant: str
@@ -91,11 +91,11 @@ def _share(cls: type[Mixer], role: Role, sizes: Sizes, peak: float) -> float | N
 
 
 def _peak_flops_per_s() -> float:
-    """Of one large matrix product on one thread, by the clock that variants are timed with."""
-    n = WIDTHS["cpu"]
-    a, b, out = (torch.ones(n, n) for _ in range(3))
+    """Of large products on one thread, by the clock that variants are timed with."""
     with alone(1):
-        return 2.0 * n**3 / least_of([sample(lambda: torch.mm(a, b, out=out)) for _ in range(8)]).cpu_s
+        return max(
+            flops / least_of([sample(call) for _ in range(8)]).cpu_s for flops, call in products("float32", "cpu")
+        )
 
 
 def _step(cls: type[Mixer], role: Role, sizes: Sizes) -> Callable[[], Tensor]:
