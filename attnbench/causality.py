@@ -25,7 +25,7 @@ def causal_values(subject: Subject) -> None:
         inputs = Inputs(longest.x[:, :T])
         with torch.no_grad(), subject.at(inputs):
             y = _blind_to_future(subject, mixer, inputs, list(range(T)))
-            subject.same(y, whole[:, :T], f"outputs differ from the first {T} of T = {lengths[-1]}")
+            subject.same(y, whole[:, :T], f"outputs are not those that these {T} have as the first of {lengths[-1]}")
     for T in [T for T in FAR if subject.reason(T) is None][:1]:
         inputs = subject.inputs(1, T)
         with torch.no_grad(), subject.at(inputs):

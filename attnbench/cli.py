@@ -215,11 +215,16 @@ def main() -> None:
         _complain(*error.mistakes, debug=debug)
         sys.exit(2)
     except OSError as error:
-        _complain(f"{error.filename or 'writing'}: {error.strerror or error}; what was measured is kept", debug=debug)
+        _complain(f"{error.filename or 'writing'}: {error.strerror or error}{_kept()}", debug=debug)
         sys.exit(1)
     except Exception as error:
-        _complain(f"a fault of attnbench: {describe_error(error)}; what was measured is kept", debug=debug)
+        _complain(f"a fault of attnbench: {describe_error(error)}{_kept()}", debug=debug)
         sys.exit(1)
+
+
+def _kept() -> str:
+    """What a person fears for when a command that measures breaks off."""
+    return "; what was measured is kept" if sys.argv[1:2] == ["run"] else ""
 
 
 def _print_disturbed(made: Run) -> None:

@@ -32,12 +32,14 @@ from attnbench.subject import (
 CHECKED_T = 5
 QUICK = (3, 70)  # lengths of a slow form where time is short
 FAR_T, FAR_S = 257, 300  # past two blocks of 128 and one of 256, the largest that a variant here has
+LONG_T = 1025  # for forms that are others beyond a length
 
 
 def equals_slow_form(subject: Subject) -> None:
     """Outputs and all gradients are those of `slow_forward`, with each kind of key mask; `attend` also where T != S.
 
-    Thorough: at every length and S that is tried, and once past the largest block; else at a short one and a longer.
+    Thorough: at every length and S that is tried, once past the largest block, and outputs at 1025; else at a short
+    length and a longer one.
     A lower dtype is compared with the slow form in float64, of the same weights and inputs.
     """
     pair = _Pair.of(subject)
@@ -169,7 +171,19 @@ def _same_past_blocks(subject: Subject) -> None:
             pair = _Pair.of(far, max_T=S)
             _same_forms(far, pair, _far_cases(far, S))
             _same_core(far, pair, [(66, FAR_T)])
+            _same_when_long(far)
             return
+
+
+def _same_when_long(subject: Subject) -> None:
+    """Outputs alone, of one row."""
+    if subject.reason(LONG_T) is not None:
+        return
+    pair, inputs = _Pair.of(subject, max_T=LONG_T), subject.inputs(1, LONG_T)
+    with torch.no_grad(), subject.at(inputs):
+        exact = inputs.map(lambda x: x.double())
+        expected = pair.slow.slow_forward(exact.x, context=exact.context, key_mask=None)
+        _compare(subject, {"output": run(pair.fast, inputs)}, {"output": expected})
 
 
 def _far_cases(subject: Subject, S: int) -> Iterator[tuple[Inputs, Tensor | None, str]]:

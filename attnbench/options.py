@@ -43,6 +43,8 @@ def resolve(cls: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[t
     """
     model = model_of(cls)
     values = {name: whole(value) for name, value in given.items()}
+    if huge := [(name, f"expected a whole number below 2^63, got {value}") for name, value in values.items() if _huge(value)]:
+        return {}, huge
     try:  # by way of JSON, whose arrays pass for tuples even where types are strict
         options = model.model_validate_json(json.dumps(values, default=str)).model_dump()
     except ValidationError as error:
@@ -65,6 +67,11 @@ class _Lenient(GenerateJsonSchema):
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
         """Describe a type that JSON does not have as any."""
         return {}
+
+
+def _huge(value: Any) -> bool:
+    """Whether a whole number is one that torch has no room for."""
+    return isinstance(value, int) and abs(value) >= 2**63
 
 
 def _plain(value: Any) -> bool:

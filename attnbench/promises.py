@@ -43,6 +43,7 @@ from attnbench.subject import (
 
 Promise = Callable[[Subject], None]
 CONSTANT = 3.7
+UNDIVIDED = " (weights that need not sum to 1: normalised = False in the class)"
 SLACK = 1e-4  # weights may miss 1 by this much: normalisers carry an epsilon, 1e-6 in Katharopoulos et al. 2020
 
 
@@ -195,11 +196,13 @@ def weights_sum_to_one(subject: Subject) -> None:
             q, k, v, *extra = mixer.project(inputs.x, inputs.keys)
             if subject.role == "causal" and T == 1:
                 own = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)  # values may have fewer heads
-                subject.same(mixer.attend(q, k, v, *extra), own, "one token alone is not its own value", SLACK)
+                subject.same(
+                    mixer.attend(q, k, v, *extra), own, f"one token alone is not its own value{UNDIVIDED}", SLACK
+                )
             constant = torch.full_like(v, CONSTANT)
             expected = v.new_full((*q.shape[:3], v.shape[3]), CONSTANT)
             y = mixer.attend(q, k, constant, *extra)
-            subject.same(y, expected, f"values are all {CONSTANT}, outputs not", SLACK)
+            subject.same(y, expected, f"values are all {CONSTANT}, outputs not{UNDIVIDED}", SLACK)
             if T > 1 and subject.reason(T, mask="any") is None:
                 _check_visible_constant(subject, mixer, (q, k, constant, *extra))
 
@@ -297,7 +300,7 @@ def _check_visible_constant(subject: Subject, mixer: Attention, qkv: tuple[Tenso
     y = mixer.attend(q, k, v, *extra, key_mask=key_mask).transpose(1, 2)  # (B, T, H, d_v)
     y = y[real_queries(subject, key_mask, T)]
     expected = constant.new_full(y.shape, CONSTANT)
-    subject.same(y, expected, f"values of visible keys are all {CONSTANT}, outputs not", SLACK)
+    subject.same(y, expected, f"values of visible keys are all {CONSTANT}, outputs not{UNDIVIDED}", SLACK)
 
 
 def _decoded(subject: Subject, mixer: Mixer, inputs: Inputs, T0: int, key_mask: Tensor | None = None) -> Tensor:

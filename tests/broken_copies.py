@@ -271,6 +271,15 @@ class CountsPadding(Linear):
         return y if key_mask is None else y * key_mask.sum(1)[:, None, None, None] / key_mask.shape[1]
 
 
+class TurnsAroundBeyond600(Full):
+    """Softmax over the queries, at lengths that no ordinary test has."""
+
+    def attend(self, q, k, v, *extra, key_mask=None):
+        if q.shape[2] <= 600:
+            return super().attend(q, k, v, key_mask=key_mask)
+        return (q @ k.transpose(-1, -2) * self.d_k**-0.5).softmax(-2) @ v
+
+
 # class, role, the promise that names its fault
 COPIES = [
     (LeaksBlockMean, "causal", "causal_values"),

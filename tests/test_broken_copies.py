@@ -1,7 +1,7 @@
 """Every broken copy of a real mechanism is caught, by the promise that its fault is about; `-s` prints the table."""
 
 import pytest
-from broken_copies import COPIES, SOUND
+from broken_copies import COPIES, SOUND, TurnsAroundBeyond600
 
 from attnbench.conformance import certify
 from attnbench.promises import THOROUGH
@@ -21,6 +21,12 @@ def test_a_broken_copy_is_caught_and_its_fault_named(cls, role, promise):
     print(f"\n{cls.__name__:28} {promise:24} {'caught' if promise in broken else 'missed'}: {broken.get(promise, '')}")
     assert promise in broken
     assert ": " in broken[promise]  # the input stands before the error
+
+
+@pytest.mark.parametrize("role", ["causal", "bidirectional", "cross"])
+def test_a_form_that_changes_beyond_a_length_is_caught_by_a_thorough_look(role):
+    broken = {result.name for result in certify(TurnsAroundBeyond600, roles=[role], thorough=True).broken}
+    assert "equals_slow_form" in broken
 
 
 def test_there_are_at_least_fifteen_and_each_is_of_another_kind():

@@ -103,6 +103,7 @@ def test_every_option_in_force_is_told_not_only_the_given_ones():
         ({"dilations": [1, 2.5]}, "at [1]: expected a whole number, got 2.5"),
         ({"sizes": ["a"]}, 'at [0]: expected a whole number, got "a"'),
         ({"rati": 0.1}, 'unknown option; did you mean "ratio"?'),
+        ({"ratio": 2**63}, "expected a whole number below 2^63, got 9223372036854775808"),
     ],
 )
 def test_each_wrong_option_is_told_by_name_with_what_would_be_right(option, told):

@@ -25,6 +25,8 @@ OPTIONS = [
     ("performer", {"n_features": 16}),
     ("performer", {"n_features": 7, "kind": "hyperbolic"}),
     ("performer", {"n_features": 5, "kind": "relu", "seed": 3}),
+    ("performer", {"n_features": 1}),
+    ("performer", {"n_features": 1, "kind": "hyperbolic"}),
     ("cosformer", {}),
     ("hedgehog", {}),
     ("based", {}),

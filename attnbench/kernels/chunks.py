@@ -13,8 +13,8 @@ def pieces(T: int, chunk: int, numbers_per_position: int, device: torch.device) 
 
     On other devices than a CPU all whole chunks are one run.
     """
-    n_chunks = max(1, CACHED_NUMBERS // (numbers_per_position * chunk)) if device.type == "cpu" else max(1, T // chunk)
-    whole, run = T // chunk * chunk, n_chunks * chunk
+    held = CACHED_NUMBERS // (max(1, numbers_per_position) * chunk) if device.type == "cpu" else T // chunk  # chunks
+    whole, run = T // chunk * chunk, max(1, held) * chunk
     found = [(start, min(start + run, whole), chunk) for start in range(0, whole, run)]
     return found + ([(whole, T, T - whole)] if whole < T else [])
 
