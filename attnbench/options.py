@@ -43,7 +43,9 @@ def resolve(cls: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[t
     """
     model = model_of(cls)
     values = {name: whole(value) for name, value in given.items()}
-    if huge := [(name, f"expected a whole number below 2^63, got {value}") for name, value in values.items() if _huge(value)]:
+    if huge := [
+        (name, f"expected a whole number below 2^63, got {value}") for name, value in values.items() if _huge(value)
+    ]:
         return {}, huge
     try:  # by way of JSON, whose arrays pass for tuples even where types are strict
         options = model.model_validate_json(json.dumps(values, default=str)).model_dump()

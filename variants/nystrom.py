@@ -30,7 +30,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from attnbench.kernels import masked_attention, overlapping_blocks
+from attnbench.kernels import at_least_float32, masked_attention, overlapping_blocks
 from attnbench.mixer import Attention, Claim, Flops, Spec, Use, check_count
 
 NO_CAUSAL = "landmarks are means over the future too, so there is no causal role"
@@ -79,7 +79,7 @@ class Nystrom(Attention):
         if key_mask is None:
             n = min(self.landmarks, q.shape[2])
             few_q, few_k = _segment_means(q, n), _segment_means(k, n)
-            summary = self._inverse(few_q, few_k, None) @ _float(F.scaled_dot_product_attention(few_q, k, v))
+            summary = self._inverse(few_q, few_k, None) @ at_least_float32(F.scaled_dot_product_attention(few_q, k, v))
             y = F.scaled_dot_product_attention(q, few_k, summary.to(v.dtype))
         else:
             v = v.masked_fill(~key_mask[:, None, :, None], 0.0)
@@ -87,7 +87,7 @@ class Nystrom(Attention):
             hidden = ~key_mask[:, None, :, None]
             few_q, few_k = (means @ x.masked_fill(hidden, 0.0) for x in (q, k))
             seen = masked_attention(few_q, k, v, key_mask[:, None, None, :])
-            summary = self._inverse(few_q, few_k, real) @ _float(seen)
+            summary = self._inverse(few_q, few_k, real) @ at_least_float32(seen)
             y = masked_attention(q, few_k, summary.to(v.dtype), real[:, None, None, :])
         mixed: Tensor = y + self._convolved(v)
         return mixed
@@ -137,7 +137,7 @@ class Nystrom(Attention):
 
     def _inverse(self, few_q: Tensor, few_k: Tensor, real: Tensor | None) -> Tensor:
         """Z (B, H, m, m) from landmarks (B, H, m, d_k), 0 for those that `real` (B, m) hides; at least float32."""
-        scores = _float(few_q) @ _float(few_k).mT * few_q.shape[-1] ** -0.5
+        scores = at_least_float32(few_q) @ at_least_float32(few_k).mT * few_q.shape[-1] ** -0.5
         if real is None:
             A = scores.softmax(-1)
         else:
@@ -214,10 +214,6 @@ def _segment_means(x: Tensor, n: int) -> Tensor:
     B, H, _, D = x.shape
     few = x[:, :, at:].reshape(B, H, n - n_long, size, D).mean(3)
     return torch.cat((x[:, :, :at].reshape(B, H, n_long, size + 1, D).mean(3), few), dim=2) if n_long else few
-
-
-def _float(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _unequal(T: int, S: int) -> str:

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor
 
-from attnbench.kernels import FeatureAttention, attention_through, matrix_recurrence, pieces
+from attnbench.kernels import FeatureAttention, at_least_float32, attention_through, matrix_recurrence, pieces
 from attnbench.mixer import Claim, Flops, Spec, State, check_count, check_name
 
 KINDS = ("softmax", "hyperbolic", "relu")
@@ -181,7 +181,7 @@ class Performer(FeatureAttention):
     def _key_exponents(self, k: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """u (B, H, S, m), what is to be taken off (B, H, S, 1), inf for hidden keys, and the largest difference
         (B, H, S) of each key, NO_KEY at least."""
-        k = k.to(torch.promote_types(k.dtype, torch.float32))
+        k = at_least_float32(k)
         u, off = self._exponents(k), self._far(k)
         if key_mask is not None:
             off = off.masked_fill(~key_mask[:, None, :, None], torch.inf)

@@ -16,6 +16,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from attnbench.kernels.chunks import pieces
+from attnbench.kernels.precision import at_least_float32
 from attnbench.kernels.recurrence import matrix_recurrence
 from attnbench.mixer import Attention, Claim, Flops, Spec, State, check_count
 
@@ -174,12 +175,12 @@ class FeatureAttention(Attention):
 
     def _features(self, x: Tensor, which: str, start: int, key_mask: Tensor | None = None) -> Tensor:
         """Features (B, H, T, m), 0 for hidden keys."""
-        phi = self.phi(_in_float32(x), which, start)
+        phi = self.phi(at_least_float32(x), which, start)
         return phi if key_mask is None else phi.masked_fill(~key_mask[:, None, :, None], 0.0)
 
     def _values(self, v: Tensor) -> Tensor:
         """Values with a column of ones where weights are divided: (B, H, S, width)."""
-        return F.pad(_in_float32(v), (0, 1), value=1.0) if self.divided else _in_float32(v)
+        return F.pad(at_least_float32(v), (0, 1), value=1.0) if self.divided else at_least_float32(v)
 
     def _summed(self, k: Tensor, v: Tensor, start: int, key_mask: Tensor | None) -> State:
         """The state behind all keys given: S and z in one, (B, H, m, width)."""
@@ -225,7 +226,3 @@ class FeatureAttention(Attention):
         phi_q, phi_k = self._features(q, "q", at), self._features(k, "k", at, key_mask)
         y, sums = matrix_recurrence(phi_q, phi_k, values, state["sums"], chunk=self.chunk)
         return y, {"sums": sums}
-
-
-def _in_float32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
