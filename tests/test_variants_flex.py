@@ -73,7 +73,8 @@ def test_its_certificate_reaches_the_squares(role, monkeypatch):
     monkeypatch.setattr(BUILT_IN["flex"], "_attend_squares", squares)
     equals_slow_form(Subject(BUILT_IN["flex"], {}, role, thorough=True))
     sizes = [(257, 300 if role == "cross" else 257, masked) for masked in (False, True)]
-    assert reached == [(torch.float32, *size) for size in sizes + [(66, 257, False)] * (role != "cross")]
+    sizes += [(66, 257, False)] * (role != "cross") + [(1025, 11 if role == "cross" else 1025, False)]
+    assert reached == [(torch.float32, *size) for size in sizes]
 
 
 @pytest.mark.parametrize("mask", MASKS)
