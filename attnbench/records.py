@@ -111,6 +111,7 @@ COLUMNS = (
     "sequence_accuracy",
     "chance",
     "floor",
+    "ceiling",
     "n_scored",
     "n_test",
     "loss",

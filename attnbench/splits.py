@@ -72,7 +72,8 @@ def fingerprint(*batches: Batch) -> str:
     """SHA-256 of all that is read and of the labels: equal fingerprints mean equal data."""
     digest = hashlib.sha256()
     for batch in batches:
-        digest.update(batch.inputs.numpy().tobytes() + batch.labels.numpy().tobytes())
+        numbers = b"" if batch.numbers is None else batch.numbers.numpy().tobytes()
+        digest.update(batch.inputs.numpy().tobytes() + batch.labels.numpy().tobytes() + numbers)
     return digest.hexdigest()
 
 

@@ -25,9 +25,7 @@ from attnbench.positions import Positions
 from attnbench.settings import TrainSettings
 from attnbench.splits import fingerprint, held_out, training_batches
 from attnbench.tasks import IGNORE, Batch, Task
-from attnbench.transformer import EncoderDecoder, LanguageModel, n_params_body
-
-Model = LanguageModel | EncoderDecoder
+from attnbench.transformer import Model, n_params_body
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,8 @@ class TrainResult:
     """What training a cell gave.
 
     status: `ok`, or `diverged` when no trial kept a finite loss; then accuracies, loss, lr are None and slices empty.
-    accuracy, loss: on n_scored test tokens of n_test sequences, loss in nats. chance, floor: the task's own, for
-    accuracy.
+    accuracy, loss: on n_scored test tokens of n_test sequences; loss in nats, or a squared error where answers are
+    numbers. chance, floor, ceiling: the task's own, for accuracy.
     sequence_accuracy: share of the test sequences with every scored token right.
     slices: name -> {"accuracy", "n"}, over the same tokens; the accuracy of an empty slice is None. slice_unit: what
     their names count.
@@ -50,6 +48,7 @@ class TrainResult:
     loss: float | None
     chance: float
     floor: float
+    ceiling: float
     n_scored: int
     n_test: int
     slices: dict[str, dict[str, float | int | None]]
@@ -100,8 +99,8 @@ class Score:
 class Chunk:
     """A batch as a model meets it: what it reads, and where in B·T its n scored tokens are, (n,) each.
 
-    inputs: tokens (B, T), or source (B, S), tokens, source mask (B, S): the arguments of the model's `hidden`.
-    row: the sequence that a scored token is of.
+    inputs: tokens (B, T), with numbers (B, T) where a task has them, or source (B, S), tokens, source mask (B, S): the
+    arguments of the model's `hidden`. row: the sequence that a scored token is of. numbers: answers of a regression.
     """
 
     inputs: tuple[Tensor, ...]
@@ -109,6 +108,19 @@ class Chunk:
     row: Tensor
     labels: Tensor
     slices: Tensor
+    numbers: Tensor | None = None
+
+    def losses(self, outputs: Tensor) -> Tensor:
+        """(n,) nats, or squared errors, of a head's outputs (n, n_outputs)."""
+        if self.numbers is None:
+            return F.cross_entropy(outputs, self.labels, reduction="none")
+        return (outputs[:, 0] - self.numbers).square()
+
+    def right(self, outputs: Tensor, tolerance: float) -> Tensor:
+        """(n,) bool: the likeliest label is the answer, or the number lies within `tolerance` of it."""
+        if self.numbers is None:
+            return outputs.argmax(-1) == self.labels
+        return (outputs[:, 0] - self.numbers).abs() <= tolerance
 
 
 def train(
@@ -124,7 +136,7 @@ def train(
     test = held_out(task, "test", settings.n_test, seed)
     with _own_random_state(device):
         trials, best, model = _tried(build, task, settings, seed, validation, device)
-        score = None if best is None else evaluate(model, test, task.slice_names, settings.batch_size)
+        score = None if best is None else evaluate(model, test, task.slice_names, settings.batch_size, task.tolerance)
     return TrainResult(
         status="diverged" if score is None else "ok",
         accuracy=None if score is None else score.accuracy,
@@ -132,6 +144,7 @@ def train(
         loss=None if score is None else score.loss,
         chance=task.chance,
         floor=task.floor,
+        ceiling=task.ceiling,
         n_scored=int((test.labels != IGNORE).sum()),
         n_test=len(test),
         slices={} if score is None else score.slices,
@@ -163,15 +176,18 @@ def _tried(
 
 
 @torch.no_grad()
-def evaluate(model: Model, batch: Batch, slice_names: tuple[str, ...], batch_size: int) -> Score:
-    """Score the labels of `batch` that are not IGNORE, batch_size sequences at a time; no label is a ValueError."""
+def evaluate(
+    model: Model, batch: Batch, slice_names: tuple[str, ...], batch_size: int, tolerance: float = 0.0
+) -> Score:
+    """Score the labels of `batch` that are not IGNORE, batch_size sequences at a time; no label is a ValueError.
+
+    tolerance: how far from the answer a number is still right.
+    """
     model.eval()
     parts = []
     for chunk in _chunks(batch, batch_size, _device(model)):
-        logits = _logits(model, chunk)
-        right = logits.argmax(-1) == chunk.labels
-        losses = F.cross_entropy(logits, chunk.labels, reduction="none")
-        parts.append((right, losses, chunk.slices, chunk.row))
+        outputs = _outputs(model, chunk)
+        parts.append((chunk.right(outputs, tolerance), chunk.losses(outputs), chunk.slices, chunk.row))
     model.train()
     right, losses, slices, row = (torch.cat(part).cpu() for part in zip(*parts, strict=True))
     return _score(right, losses, slices, row, slice_names)
@@ -208,7 +224,7 @@ def _run_trial(model: Model, task: Task, settings: TrainSettings, lr: float, see
         schedule.step()
         if step % settings.eval_every and step < settings.steps:
             continue
-        score = evaluate(model, validation, task.slice_names, settings.batch_size)
+        score = evaluate(model, validation, task.slice_names, settings.batch_size, task.tolerance)
         if not (math.isfinite(loss_sum.item()) and math.isfinite(score.loss)):
             return Trial(lr, True, step, None, None, None, curve)
         curve.append([step, score.accuracy, score.loss])
@@ -220,7 +236,7 @@ def _run_trial(model: Model, task: Task, settings: TrainSettings, lr: float, see
 
 def _train_step(model: Model, chunk: Chunk, optimizer: AdamW, clip: float) -> Tensor:
     """One update; returns the batch's mean loss, still on its device, so that no step waits for a device."""
-    loss = F.cross_entropy(_logits(model, chunk), chunk.labels, reduction="sum") / max(1, len(chunk.labels))
+    loss = chunk.losses(_outputs(model, chunk)).sum() / max(1, len(chunk.labels))
     torch.autograd.backward(loss)
     nn.utils.clip_grad_norm_(model.parameters(), clip)
     optimizer.step()
@@ -228,11 +244,11 @@ def _train_step(model: Model, chunk: Chunk, optimizer: AdamW, clip: float) -> Te
     return loss.detach()
 
 
-def _logits(model: Model, chunk: Chunk) -> Tensor:
-    """(n, vocab_size): the head meets the scored positions alone."""
+def _outputs(model: Model, chunk: Chunk) -> Tensor:
+    """(n, n_outputs): the head meets the scored positions alone."""
     scored = model.hidden(*chunk.inputs).flatten(0, 1).index_select(0, chunk.at)  # (B·T, d_model) -> (n, d_model)
-    logits: Tensor = model.head(scored).float()
-    return logits
+    outputs: Tensor = model.head(scored).float()
+    return outputs
 
 
 def _training_chunks(task: Task, settings: TrainSettings, seed: int, device: torch.device) -> Iterator[Chunk]:
@@ -248,14 +264,16 @@ def _chunks(batch: Batch, batch_size: int, device: torch.device) -> Iterator[Chu
         part = batch.rows(slice(first, first + batch_size))
         labels, slices = part.labels.flatten(), part.slices.flatten()
         at = (labels != IGNORE).nonzero()[:, 0]  # found on the CPU: on a GPU it would wait
-        scored = (tensor.to(device) for tensor in (at, first + at // T, labels[at], slices[at]))
-        yield Chunk(tuple(tensor.to(device) for tensor in _read(part)), *scored)
+        scored = [at, first + at // T, labels[at], slices[at]]
+        scored += [] if part.numbers is None else [part.numbers.flatten()[at]]
+        yield Chunk(tuple(tensor.to(device) for tensor in _read(part)), *(tensor.to(device) for tensor in scored))
 
 
 def _read(batch: Batch) -> tuple[Tensor, ...]:
     """What a model's `hidden` takes."""
-    source = batch.source
-    return (batch.tokens,) if source is None else (source.tokens, batch.tokens, source.mask)
+    if batch.source is not None:
+        return batch.source.tokens, batch.tokens, batch.source.mask
+    return (batch.tokens,) if batch.values is None else (batch.tokens, batch.values)
 
 
 def _parameter_groups(model: nn.Module, lr: float, weight_decay: float) -> list[dict[str, Any]]:

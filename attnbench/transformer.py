@@ -200,26 +200,33 @@ class ModelState(NamedTuple):
 
 
 class TokenEmbedding(nn.Module):
-    """Token and position embeddings: (B, T) of token ids -> (B, T, d_model)."""
+    """Token and position embeddings: (B, T) of token ids, and of numbers where it reads them -> (B, T, d_model)."""
 
-    def __init__(self, vocab_size: int, shape: Shape, positions: PositionKind, std: float) -> None:
+    def __init__(
+        self, vocab_size: int, shape: Shape, positions: PositionKind, std: float, reads_values: bool = False
+    ) -> None:
         super().__init__()
         check_count("vocab_size", vocab_size)
         self.tokens = nn.Embedding(vocab_size, shape.d_model)
         nn.init.normal_(self.tokens.weight, std=std)
         self.positions = Positions(positions, shape.max_T, shape.d_model, std)
+        self.values = nn.Linear(1, shape.d_model, bias=False) if reads_values else None
 
-    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
+    def forward(self, tokens: Tensor, values: Tensor | None = None, *, start: int = 0) -> Tensor:
         """`start`: the position of the first token given."""
-        x: Tensor = self.positions(self.tokens(tokens), start)
-        return x
+        x = self.tokens(tokens)
+        if self.values is not None and values is not None:
+            x = x + self.values(values[..., None].to(x.dtype))  # (B, T, 1) -> (B, T, d_model)
+        y: Tensor = self.positions(x, start)
+        return y
 
 
 class LanguageModel(nn.Module):
     """Tokens to logits through one stack: causal (a decoder without cross-attention) or bidirectional (an encoder).
 
     Example: `LanguageModel(vocab_size=64, d_model=64, n_heads=4, n_layers=2, max_T=128, mixer=MyAttention)`.
-    positions: None takes what the mixers ask for.
+    positions: None takes what the mixers ask for. n_outputs: outputs of the head, vocab_size unless given.
+    reads_values: whether it reads a number beside each token.
     Raises ValueError for a size or a name that cannot be.
     """
 
@@ -236,6 +243,8 @@ class LanguageModel(nn.Module):
         d_ff: int | None = None,
         positions: PositionKind | None = None,
         embedding_std: float = 0.02,
+        n_outputs: int | None = None,
+        reads_values: bool = False,
     ) -> None:
         super().__init__()
         if role == "cross":
@@ -244,17 +253,17 @@ class LanguageModel(nn.Module):
         shape = Shape(d_model, n_heads, n_layers, max_T, d_ff)
         self.stack: Encoder | Decoder = Decoder(shape, mixer) if role == "causal" else Encoder(shape, mixer)
         kind = self.stack.wanted_positions if positions is None else positions
-        self.embedding = TokenEmbedding(vocab_size, shape, kind, embedding_std)
-        self.head = nn.Linear(d_model, vocab_size, bias=False)
+        self.embedding = TokenEmbedding(vocab_size, shape, kind, embedding_std, reads_values)
+        self.head = nn.Linear(d_model, n_outputs or vocab_size, bias=False)
 
-    def hidden(self, tokens: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
-        """Token ids (B, T) -> final hidden states (B, T, d_model), before the head."""
-        y: Tensor = self.stack(self.embedding(tokens), key_mask=key_mask)
+    def hidden(self, tokens: Tensor, values: Tensor | None = None, *, key_mask: Tensor | None = None) -> Tensor:
+        """Token ids (B, T), and numbers (B, T) -> final hidden states (B, T, d_model), before the head."""
+        y: Tensor = self.stack(self.embedding(tokens, values), key_mask=key_mask)
         return y
 
-    def forward(self, tokens: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
-        """Token ids (B, T) -> logits (B, T, vocab_size)."""
-        logits: Tensor = self.head(self.hidden(tokens, key_mask=key_mask))
+    def forward(self, tokens: Tensor, values: Tensor | None = None, *, key_mask: Tensor | None = None) -> Tensor:
+        """Token ids (B, T), and numbers (B, T) -> logits (B, T, n_outputs)."""
+        logits: Tensor = self.head(self.hidden(tokens, values, key_mask=key_mask))
         return logits
 
     def prefill(self, tokens: Tensor) -> tuple[Tensor, ModelState]:
@@ -326,6 +335,9 @@ class EncoderDecoder(nn.Module):
         """Source ids (B, S), target ids (B, T) -> logits (B, T, vocab_size). source_mask as in `hidden`."""
         logits: Tensor = self.head(self.hidden(source, target, source_mask))
         return logits
+
+
+Model = LanguageModel | EncoderDecoder  # what can be trained on a task
 
 
 def n_params_body(module: nn.Module) -> int:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from attnbench import blame
 from attnbench.cells import Cell
 from attnbench.mixer import Attention, Mixer, Spec
-from attnbench.transformer import Block, EncoderDecoder, LanguageModel, MixerFactory, n_params_body
+from attnbench.tasks import Task
+from attnbench.transformer import Block, EncoderDecoder, LanguageModel, MixerFactory, Model, n_params_body
 
 TRAINING_PHASES = ("backward", "forward_backward", "train_step")
 MODEL_VOCAB = 256  # of a timed language model; small, so that mixing is not drowned by the head
@@ -77,9 +78,13 @@ def mixer_factory(cell: Cell, classes: Sequence[type[Mixer]]) -> MixerFactory:
     return mixer
 
 
-def language_model(cell: Cell, mixer: MixerFactory, vocab_size: int) -> LanguageModel:
+def language_model(
+    cell: Cell, mixer: MixerFactory, vocab_size: int, *, n_outputs: int | None = None, reads_values: bool = False
+) -> LanguageModel:
     """The model of a cell at level model in its dtype, freshly initialised from torch's global generator."""
-    model = LanguageModel(vocab_size=vocab_size, role=cell.role, **_sizes(cell, mixer))
+    model = LanguageModel(
+        vocab_size=vocab_size, n_outputs=n_outputs, reads_values=reads_values, role=cell.role, **_sizes(cell, mixer)
+    )
     return model.to(getattr(torch, cell.dtype))
 
 
@@ -100,6 +105,14 @@ def _sizes(cell: Cell, mixer: MixerFactory) -> dict[str, Any]:
         "positions": cell.positions,
         "embedding_std": cell.embedding_std or 0.02,
     }
+
+
+def task_model(cell: Cell, mixer: MixerFactory, cross: MixerFactory | None, task: Task) -> Model:
+    """The model of an accuracy cell, as its task needs it."""
+    if cross is not None:
+        return encoder_decoder(cell, mixer, cross, task.vocab_size)
+    n_outputs = 1 if task.answers == "number" else None
+    return language_model(cell, mixer, task.vocab_size, n_outputs=n_outputs, reads_values=task.reads_values)
 
 
 def build_module(cell: Cell, mixer: MixerFactory) -> nn.Module:

@@ -24,11 +24,10 @@ from attnbench.execute.build import (
     build_module,
     build_workload,
     compiled,
-    encoder_decoder,
-    language_model,
     mixer_factory,
     mixers_of,
     spec_of,
+    task_model,
 )
 from attnbench.execute.orders import Visit
 from attnbench.execute.phases import optimizer_bytes, phase_call, state_bytes
@@ -43,8 +42,8 @@ from attnbench.registry import Source
 from attnbench.settings import TimingSettings
 from attnbench.sweep import VariantUse
 from attnbench.tasks import Task
-from attnbench.train import Model, train
-from attnbench.transformer import MixerFactory
+from attnbench.train import train
+from attnbench.transformer import MixerFactory, Model
 
 WIDEST_HEAD = 64  # that promises are tried on: they take a second there and minutes at 512
 COMPILED_WITHIN = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}  # of the largest output
@@ -194,11 +193,7 @@ def _accuracy(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
     built: list[Model] = []
 
     def build() -> Model:
-        built[:] = [
-            language_model(cell, mixer, task.vocab_size)
-            if cross is None
-            else encoder_decoder(cell, mixer, cross, task.vocab_size)
-        ]
+        built[:] = [task_model(cell, mixer, cross, task)]
         return built[0]
 
     result = train(build, task, order.train, cell.seed, device=cell.device)
