@@ -14,11 +14,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnbench.mixer import Attention, Mixer, Spec
+from attnbench.optimise import lr_factor, parameter_groups
+from attnbench.scoring import evaluate
 from attnbench.settings import TrainSettings
 from attnbench.splits import held_out, in_split, training_batches
 from attnbench.tasks import IGNORE, Batch, Task
 from attnbench.tasks.distance import Distance
-from attnbench.train import _lr_factor, _parameter_groups, evaluate, train
+from attnbench.train import train
 from attnbench.transformer import LanguageModel
 
 QUICK = TrainSettings(steps=6, batch_size=8, lr=[1e-3], n_validation=20, n_test=30, eval_every=3)
@@ -378,7 +380,7 @@ class Special(Mixer):
 
 def test_matrices_decay_and_nothing_else_and_mixers_have_their_say():
     made = model(Copy(4), Special)
-    groups = _parameter_groups(made, 1e-3, 0.1)
+    groups = parameter_groups(made, 1e-3, 0.1)
     found = {id(p): (group["weight_decay"], group["lr"]) for group in groups for p in group["params"]}
     assert len(found) == sum(len(group["params"]) for group in groups) == len(list(made.parameters()))
     treated = {name: found[id(p)] for name, p in made.named_parameters()}
@@ -409,7 +411,7 @@ def test_a_treatment_for_a_parameter_that_is_not_there_is_an_error():
 @given(st.integers(1, 500), st.floats(0, 1))
 def test_the_learning_rate_warms_up_and_ends_at_a_tenth(steps, warmup):
     plan = TrainSettings(steps=steps, warmup=warmup)
-    factors = [_lr_factor(step, plan) for step in range(steps)]
+    factors = [lr_factor(step, plan) for step in range(steps)]
     n_warmup = round(warmup * steps)
     assert all(0.1 - 1e-9 <= factor <= 1 for factor in factors[n_warmup:])
     assert factors[n_warmup:] == sorted(factors[n_warmup:], reverse=True)

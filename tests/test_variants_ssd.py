@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnbench.kernels import matrix_recurrence
 from attnbench.measure.memory import peak_bytes
 from attnbench.mixer import Spec, Use
-from attnbench.train import _parameter_groups
+from attnbench.optimise import parameter_groups
 
 
 @settings(deadline=None, max_examples=30)
@@ -67,7 +67,7 @@ def test_steps_and_rates_start_where_the_paper_has_them():
     assert 5e-2 < dt.max() <= 1e-1
     assert 1 <= rate.min() < 3
     assert 14 < rate.max() <= 16
-    groups = [group["params"] for group in _parameter_groups(mixer, 1e-3, 0.1) if group["weight_decay"]]
+    groups = [group["params"] for group in parameter_groups(mixer, 1e-3, 0.1) if group["weight_decay"]]
     decaying = {id(p) for params in groups for p in params}
     names = {name for name, p in mixer.named_parameters() if id(p) in decaying}
     assert names == {"W_in.weight", "convolution.weight", "W_out.weight"}  # not A_log, dt_bias, D and norm

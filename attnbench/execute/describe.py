@@ -42,7 +42,18 @@ COST_MODULES = (
     "execute/cell",
 )
 ACCURACY_MODULES = (
-    *("mixer", "kernels", "positions", "transformer", "train", "splits", "tasks/__init__", "tasks/draw"),
+    *(
+        "mixer",
+        "kernels",
+        "positions",
+        "transformer",
+        "train",
+        "scoring",
+        "optimise",
+        "splits",
+        "tasks/__init__",
+        "tasks/draw",
+    ),
     *("execute/build", "execute/cell"),
 )
 CROSS = "fused"  # the cross-attention of every encoder-decoder

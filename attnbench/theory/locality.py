@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 from pandas import DataFrame
 
+from attnbench.scoring import evaluate
 from attnbench.settings import TrainSettings
 from attnbench.splits import held_out
 from attnbench.tasks.local import Local
 from attnbench.theory.mixers import named
 from attnbench.theory.rules import above, below
 from attnbench.theory.statement import Curves, Finding, Shown, Statement
-from attnbench.train import evaluate, train
+from attnbench.train import train
 from attnbench.transformer import LanguageModel
 
 T, D_MODEL, ENOUGH = 32, 64, 0.9

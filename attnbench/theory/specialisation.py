@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attnbench.mixer import Attention
+from attnbench.scoring import evaluate
 from attnbench.settings import TrainSettings
 from attnbench.splits import held_out
 from attnbench.tasks import IGNORE, Batch
@@ -18,7 +19,7 @@ from attnbench.tasks.mqar import MQAR
 from attnbench.theory.mixers import named
 from attnbench.theory.rules import above, below, not_run, within
 from attnbench.theory.statement import Finding, Maps, Shown, Statement
-from attnbench.train import evaluate, train
+from attnbench.train import train
 from attnbench.transformer import LanguageModel
 
 TASK = MQAR(64, n_pairs=4, vocab_size=64)
