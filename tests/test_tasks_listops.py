@@ -1,17 +1,18 @@
 """ListOps: expressions as text, evaluated by a reader of its own."""
 
+from random import Random
 from statistics import median
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator
 
 from attnbench.splits import held_out
 from attnbench.tasks import IGNORE
 from attnbench.tasks.listops import ListOps
-from attnbench.tasks.trees import values
+from attnbench.tasks.trees import Shape, grow, values
 
 WORDS = [*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]"]
 APPLY = {"[MIN": min, "[MAX": max, "[MED": lambda x: int(median(x)), "[SM": lambda x: sum(x) % 10}
@@ -91,12 +92,14 @@ def test_known_expressions(text, value):
     assert values(tokens, max_depth=3).item() == value == evaluate(text.split())[0]
 
 
+@settings(max_examples=40)
 @given(tasks(), st.integers(0, 8), st.integers(0, 99))
 def test_the_solver_finds_every_label(task, n, seed):
     batch = task.sample(n, Generator().manual_seed(seed))
     assert torch.equal(task.solve(batch)[:, -1], batch.labels[:, -1])
 
 
+@settings(max_examples=15)
 @given(tasks(), st.integers(0, 99))
 def test_same_generator_state_same_tensors_and_another_state_others(task, seed):
     one, same, other = (task.sample(30, Generator().manual_seed(s)) for s in (seed, seed, seed + 1))
@@ -119,10 +122,20 @@ def test_chance_and_floor_are_what_guesses_score():
     assert task.floor == ListOps(64).floor > 2 * task.chance
 
 
-def test_trees_are_kept_as_often_as_a_plain_recursion_makes_them():
-    task = ListOps(40, min_length=4, max_depth=5)
-    n_operators = torch.bincount(task.sample(4000, Generator().manual_seed(0)).tokens[:, 0], minlength=14)[10:]
-    assert (n_operators / 4000).numpy() == pytest.approx(0.25, abs=0.03)
+def plain_length(depth: int, shape: Shape, random: Random) -> int:
+    """Tokens of a tree drawn as Nangia and Bowman draw it, argument by argument; the root is an operator."""
+    if depth > 1 and (depth == shape.max_depth or random.random() >= shape.p_operator):
+        return 1
+    return 2 + sum(plain_length(depth + 1, shape, random) for _ in range(random.randint(2, shape.max_args)))
+
+
+def test_trees_are_kept_as_often_and_are_as_long_as_those_of_a_plain_recursion():
+    shape, random = Shape(max_depth=5, max_args=4, p_operator=0.3, min_length=8, max_length=40), Random(0)
+    lengths = [plain_length(1, shape, random) for _ in range(10_000)]
+    kept = [length for length in lengths if 8 <= length <= 40]
+    trees = grow(10_000, shape, Generator().manual_seed(0))
+    assert len(trees) / 10_000 == pytest.approx(len(kept) / 10_000, abs=0.025)
+    assert (trees < 15).sum(1).double().mean().item() == pytest.approx(sum(kept) / len(kept), abs=0.6)
 
 
 def test_expressions_of_the_original_size():
