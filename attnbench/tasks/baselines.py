@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from attnbench.tasks import IGNORE, Batch, Task
+from attnbench.tasks.repeats import distinct
 
 _RIDGE = 1e-3  # added to the mean square of each count, so that tokens that never come cost nothing
 _BAG_ROWS, _BAG_SIZE = 20_000, 2**23  # answers that the bag is fitted on and scored on at most; rows times tokens
@@ -70,7 +71,7 @@ def measured(task: Task, fitted: Batch, scored: Batch) -> dict[str, Baseline]:
         "first_token": _guess(known.position * V + known.first, known.label, asked.position * V + asked.first, C),
         "last_token": _guess(known.position * V + known.last, known.label, asked.position * V + asked.last, C),
     }
-    found = {"chance": Baseline(1 / len(known.label.unique()), 0.0)}
+    found = {"chance": Baseline(1 / len(distinct(known.label)[0]), 0.0)}
     found |= {name: _score(guess == asked.label, asked.row) for name, guess in guesses.items()}
     return found | {"bag": _bag(task, fitted, known, scored, asked)}
 
@@ -78,9 +79,9 @@ def measured(task: Task, fitted: Batch, scored: Batch) -> dict[str, Baseline]:
 def chance_range(task: Task, batch: Batch) -> tuple[float, float]:
     """The least and the most that a uniform guess gets: among all labels, and among those that occur at a position."""
     answers = answers_of(task, batch)
-    pairs = (answers.position * task.vocab_size + answers.label).unique()
+    pairs = distinct(answers.position * task.vocab_size + answers.label)[0]
     n_labels = torch.bincount(pairs // task.vocab_size)  # by position
-    return 1 / len(answers.label.unique()), (1 / n_labels[answers.position]).mean().item()
+    return 1 / len(distinct(answers.label)[0]), (1 / n_labels[answers.position]).mean().item()
 
 
 def answers_of(task: Task, batch: Batch) -> Answers:
@@ -102,16 +103,14 @@ def _numbers(task: Task, known: Answers, asked: Answers) -> dict[str, Baseline]:
     sums = torch.zeros(size, dtype=torch.float64).index_add_(0, known.position, known.label.double())
     at_position = sums / torch.bincount(known.position, minlength=size).clamp(min=1)
     guesses = {"mean": known.label.double().mean().expand(len(asked.row)), "position": at_position[asked.position]}
-    return {
-        name: _score((guess - asked.label).abs() <= task.tolerance, asked.row) for name, guess in guesses.items()
-    }
+    return {name: _score((guess - asked.label).abs() <= task.tolerance, asked.row) for name, guess in guesses.items()}
 
 
 def _guess(group: Tensor, label: Tensor, asked: Tensor, n_labels: int) -> Tensor:
     """(m,) the commonest label of each group that is asked for, and of all where a group was never seen."""
-    pairs, n = (group * n_labels + label).unique(return_counts=True)
+    pairs, _, n = distinct(group * n_labels + label)
     pairs = pairs[n.argsort(stable=True)]  # the commonest last, so that it stays
-    groups, place = (pairs // n_labels).unique(return_inverse=True)
+    groups, place, _ = distinct(pairs // n_labels)
     last = torch.zeros(len(groups), dtype=torch.int64).scatter_reduce_(
         0, place, torch.arange(len(pairs)), "amax", include_self=True
     )
