@@ -34,7 +34,7 @@ def alike_between(one: Batch, other: Batch) -> int:
 
 def distinct(values: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Values, or rows along `dim`, each once and in order; which of them each one is; how often each comes."""
-    found: tuple[Tensor, Tensor, Tensor] = torch.unique(values, return_inverse=True, return_counts=True, dim=dim)  # type: ignore[no-untyped-call]
+    found: tuple[Tensor, Tensor, Tensor] = torch.unique(values, return_inverse=True, return_counts=True, dim=dim)
     return found
 
 
