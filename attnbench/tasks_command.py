@@ -75,7 +75,7 @@ def _show_audits(found: Sequence[Mapping[str, Any]], broken: Sequence[str], *, a
         print(json.dumps({"found": found, "broken": broken}, indent=2))
         return
     commands.print_grid(HEADS, [_row(one) for one in found])
-    known = [one for one in found if "baselines" in one]
+    known = [one for one in found if one.get("baselines")]
     names = list(dict.fromkeys(name for one in known for name in one["baselines"]))
     if known:
         shares = [[_share(one["baselines"].get(name)) for name in names] for one in known]
@@ -83,7 +83,7 @@ def _show_audits(found: Sequence[Mapping[str, Any]], broken: Sequence[str], *, a
     for one in found:
         for problem in one["problems"]:
             print(f"{one['task']}: {problem}")
-        if "held" in one and "bag" in one["baselines"] and "bag" not in one["held"]:
+        if "bag" in one.get("baselines", ()) and "bag" not in one["held"]:
             print(f"{one['task']}: its tokens tell the answers in any order, so its floor is not held to the guess bag")
     for line in broken:
         print(f"broken: {line}")
@@ -92,7 +92,7 @@ def _show_audits(found: Sequence[Mapping[str, Any]], broken: Sequence[str], *, a
 def _row(one: Mapping[str, Any]) -> list[str]:
     """One task's line of the table."""
     verdict = "holds" if not one["problems"] else f"{len(one['problems'])} wrong"
-    if "baselines" not in one:
+    if not one.get("baselines"):
         return [one["task"], *["–"] * (len(HEADS) - 2), verdict]
     best = max(one["held"], key=lambda name: one["baselines"][name])
     told = [str(one["T"]), *(_share(one[key]) for key in ("solver", "ceiling", "chance", "floor")), one["floor_from"]]
