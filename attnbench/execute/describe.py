@@ -141,8 +141,8 @@ def task_profile(name: str, sources: Mapping[str, Source]) -> dict[str, Any]:
     cls = registry.load(registry.find(name, sources, "task"))
     if not issubclass(cls, Task):
         raise PluginError([f"task {name}: {cls.__name__} is not a subclass of attnbench.tasks.Task"])
-    example = cls(cls.min_T() * 4)
-    facts = {key: getattr(example, key) for key in ("vocab_size", "chance", "floor")}
+    example = cls(max(cls.usual_T, cls.min_T()))
+    facts = {key: getattr(example, key) for key in ("T", "vocab_size", "chance", "floor", "floor_from", "ceiling")}
     about = {"name": name, "source": sources[name].target, "title": cls.title, "kind": cls.kind}
     facts |= {"roles": ", ".join(cls.roles), "min_T": cls.min_T()}
     return about | facts | {"options": options.listing(cls)}

@@ -29,7 +29,7 @@ class TaskAudit:
     """What was stated and what was measured of one task.
 
     solver: share of answers that the solver finds; None without a solver. chance, floor, ceiling: as stated.
-    baselines: accuracy of each guess. held: names of those that the floor is held to. overlap: the share of validation
+    baselines: accuracy of each guess; none where tokens or labels are none of the task's. held: names of those that the floor is held to. overlap: the share of validation
     and test sequences that another split has too. duplicates: the share of fresh sequences that came before in the same
     sample. fingerprint: SHA-256 of sequences of the seed. problems: what does not hold, a sentence each; none is good.
     """
@@ -54,11 +54,11 @@ class TaskAudit:
 def audit(task: Task, n: int = 10_000, seed: int = 0) -> TaskAudit:
     """Hold a task to n sequences of each of two samples. Raises what the task's own code raises when it draws."""
     fitted, scored = two_samples(task, n, seed)
-    found = measured(task, fitted, scored)
-    held = tuple(name for name in found if name != "bag" or not task.by_content)
     problems = list(_misshapen(task, scored))
+    found = {} if problems else measured(task, fitted, scored)  # guesses read tokens and labels as indices
+    held = tuple(name for name in found if name != "bag" or not task.by_content)
     solver = _solved(task, scored.rows(slice(_N_SOLVED)), problems)
-    problems += _misstated(task, fitted, found, held)
+    problems += _misstated(task, fitted, found, held) if found else []
     shared = _shared(task, n, seed, problems)
     problems += _repeated(fitted, scored)
     printed, unstable = _fingerprint(task, seed)

@@ -22,8 +22,8 @@ class Strings(Task):
     n_symbols: symbols of a string. Tokens: symbols, one mark of the task's own, padding.
     min_length: of the shortest string. train_max_length: of the longest one in training and validation; 0: all lengths,
     in test data always all.
-    chance is 1 / n_symbols; floor is the score of guessing, each time, the commonest of the symbols still to be
-    written, in whatever order they stand: more than chance, and more so at the end and with short strings.
+    chance is 1 / n_symbols; floor is the score of guessing, each time, the commonest symbol still to be written,
+    in whatever order: more than chance, and more so at the end and with short strings.
     `accuracy` is over symbols, `sequence_accuracy` over whole strings.
     Slices are octaves of the length, named by their lower edge, with one more edge where training ends.
     n_places: how many positions of a sequence each symbol takes.
