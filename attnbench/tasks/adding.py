@@ -1,4 +1,4 @@
-"""The adding problem. Hochreiter and Schmidhuber 1997; a mark in each half as in Arjovsky et al. 2016, arXiv 1511.06464.
+"""The adding problem. Hochreiter and Schmidhuber 1997; a mark in each half as in Arjovsky et al. 2016, 1511.06464.
 
 A sequence is a number, uniform in [0, 1), and a mark, 0 or 1, at each position. Two positions are marked. The answer,
 at the last position, is the sum of the two marked numbers. It is regression: a model has to carry two real numbers over

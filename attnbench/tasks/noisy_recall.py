@@ -71,14 +71,14 @@ class NoisyRecall(Task):
         key = randint(self.n_keys, (n, self.n_pairs), generator)
         noisy = torch.rand(n, self.n_pairs, generator=generator) < self.noise
         value = torch.rand(n, self.n_keys, generator=generator).argsort(dim=1)  # (n, n_keys): of each key
-        pairs = torch.stack((key, self.n_keys + value.gather(1, key)), dim=2)
-        noise = 2 * self.n_keys + randint(self.n_noise, (n, self.n_pairs, 2), generator)
-        tokens = torch.where(noisy[:, :, None], noise, pairs).flatten(1)[:, : self.T].contiguous()
-        back = _back(key.masked_fill(noisy, self.n_keys), self.n_keys + 1)
-        asked = (back > 0) & ~noisy
+        answer = self.n_keys + value.gather(1, key)  # (n, n_pairs)
+        pairs = torch.stack((key, answer), dim=2)
+        pairs[noisy] = 2 * self.n_keys + randint(self.n_noise, (int(noisy.sum()), 2), generator)
+        tokens = pairs.flatten(1)[:, : self.T].contiguous()
+        back = _back(key.masked_fill(noisy, self.n_keys), self.n_keys + 1).masked_fill_(noisy, 0)
         labels, slices = torch.full_like(tokens, IGNORE), torch.full_like(tokens, -1)
-        labels[:, ::2] = pairs[:, :, 1].masked_fill(~asked, IGNORE)
-        slices[:, ::2] = slice_of(2 * back, self.edges).masked_fill(~asked, -1)
+        labels[:, ::2] = answer.masked_fill(back == 0, IGNORE)
+        slices[:, ::2] = slice_of(2 * torch.arange(self.n_pairs), self.edges)[back]  # -1 of 0
         return Batch(tokens, labels, slices)
 
     def solve(self, batch: Batch) -> Tensor:
@@ -109,9 +109,9 @@ class NoisyRecall(Task):
 def _back(keys: Tensor, n_keys: int) -> Tensor:
     """(N, n) how many places before each key the same one stood last; 0 where it did not."""
     n, n_places = keys.shape
-    last, back = torch.full((n, n_keys), -1), torch.zeros(n_places, n, 1, dtype=torch.int64)
+    last, back = torch.full((n, n_keys), -1), torch.empty(n_places, n, 1, dtype=torch.int64)
     for place, key in enumerate(keys.T.contiguous()[:, :, None]):
-        seen = last.gather(1, key)
-        back[place] = torch.where(seen < 0, 0, place - seen)
+        torch.sub(place, last.gather(1, key), out=back[place])
         last.scatter_(1, key, place)
-    return back[:, :, 0].T.contiguous()
+    found = back[:, :, 0].T.contiguous()
+    return found.masked_fill_(found > torch.arange(n_places), 0)
