@@ -75,11 +75,10 @@ class NoisyRecall(Task):
         pairs = torch.stack((key, answer), dim=2)
         pairs[noisy] = 2 * self.n_keys + randint(self.n_noise, (int(noisy.sum()), 2), generator)
         tokens = pairs.flatten(1)[:, : self.T].contiguous()
-        back = _back(key.masked_fill(noisy, self.n_keys), self.n_keys + 1)
-        asked = (back > 0) & ~noisy
+        back = _back(key.masked_fill(noisy, self.n_keys), self.n_keys + 1).masked_fill_(noisy, 0)
         labels, slices = torch.full_like(tokens, IGNORE), torch.full_like(tokens, -1)
-        labels[:, ::2] = answer.masked_fill(~asked, IGNORE)
-        slices[:, ::2] = slice_of(2 * back, self.edges).masked_fill(~asked, -1)
+        labels[:, ::2] = answer.masked_fill(back == 0, IGNORE)
+        slices[:, ::2] = slice_of(2 * torch.arange(self.n_pairs), self.edges)[back]  # -1 of 0
         return Batch(tokens, labels, slices)
 
     def solve(self, batch: Batch) -> Tensor:

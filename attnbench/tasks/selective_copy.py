@@ -25,7 +25,7 @@ class SelectiveCopy(Task):
     n_items: symbols to copy. n_symbols: symbols to draw from. Tokens: symbols, the blank, the mark.
     T counts the n_items marks at the end.
     chance and floor are 1 / n_symbols, the score of any fixed guess. A guess that knows which symbols a sequence holds,
-    but not their order, scores more: the commonest one is right in 0.27 of all cases at the default options.
+    but not their order, scores more: the commonest one is right in 0.26 of all cases at the default options.
     Slices are octaves of the gap from an item to its mark, named by their lower edge: n_items, 2 n_items…
     Raises ValueError when T < 2 n_items.
     """
