@@ -42,19 +42,8 @@ COST_MODULES = (
     "execute/cell",
 )
 ACCURACY_MODULES = (
-    *(
-        "mixer",
-        "kernels",
-        "positions",
-        "transformer",
-        "train",
-        "scoring",
-        "optimise",
-        "splits",
-        "tasks/__init__",
-        "tasks/draw",
-    ),
-    *("execute/build", "execute/cell"),
+    *("mixer", "kernels", "positions", "transformer", "train", "protocol", "scoring", "optimise", "splits"),
+    *("tasks/__init__", "tasks/draw", "execute/build", "execute/cell"),
 )
 CROSS = "fused"  # the cross-attention of every encoder-decoder
 

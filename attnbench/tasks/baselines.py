@@ -53,6 +53,24 @@ def baselines(task: Task, n: int, seed: int) -> dict[str, float]:
     return found
 
 
+def baselines_on(task: Task, test: Batch, seed: int, n: int = 2048) -> dict[str, float]:
+    """As `baselines`, scored on test data; fitted on n fresh sequences of the kind that training draws.
+
+    Empty where labels or tokens are none of the task's: there is nothing to count them by.
+    """
+    fitted = task.for_training().sample(n, Generator().manual_seed(seed))
+    if not all(_countable(task, batch) for batch in (fitted, test)):
+        return {}
+    return {name: one.accuracy for name, one in measured(task, fitted, test).items()}
+
+
+def _countable(task: Task, batch: Batch) -> bool:
+    """Whether there are answers, and every token and label is one of the vocabulary."""
+    labels = batch.labels[batch.labels != IGNORE]
+    held = [batch.tokens.flatten(), labels, *(() if batch.source is None else (batch.source.tokens.flatten(),))]
+    return all(len(part) > 0 and int(part.min()) >= 0 and int(part.max()) < task.vocab_size for part in held)
+
+
 def two_samples(task: Task, n: int, seed: int) -> tuple[Batch, Batch]:
     """Twice n fresh sequences, from two generators that the seed decides."""
     one, other = (task.sample(n, Generator().manual_seed(2 * seed + part)) for part in range(2))
