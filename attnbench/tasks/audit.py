@@ -30,8 +30,9 @@ class TaskAudit:
 
     solver: share of answers that the solver finds; None without a solver. chance, floor, ceiling: as stated.
     baselines: accuracy of each guess; none where tokens or labels are none of the task's. held: names of those that the
-    floor is held to. overlap: the share of validation and test sequences that another split has too. duplicates: the
-    share of fresh sequences that came before in the same sample. fingerprint: SHA-256 of sequences of the seed. problems: what does not hold, a sentence each; none is good.
+    floor is held to. overlap: the share of validation and test sequences that another split has too; None where the
+    task is too small to be split. duplicates: the share of fresh sequences that came before in the same sample.
+    fingerprint: SHA-256 of sequences of the seed. problems: what does not hold, a sentence each; none is good.
     """
 
     task: str
