@@ -105,8 +105,8 @@ def judge(cells: Sequence[Cell], sources: Mapping[str, Source], tasks: Mapping[s
     """Whether each cell of one variant can run at all, and what it costs by formula."""
     names = {part.name for cell in cells for part in cell.parts} | {cell.cross for cell in cells if cell.cross}
     classes = {name: registry.load(sources[name]) for name in names}
-    asked = {cell.task: registry.load(tasks[cell.task]) for cell in cells if cell.task}
-    return [_judge(cell, classes, asked[cell.task] if cell.task else None) for cell in cells]
+    asked = {cell.task_name: registry.load(tasks[cell.task_name]) for cell in cells if cell.task_name}
+    return [_judge(cell, classes, asked[cell.task_name] if cell.task_name else None) for cell in cells]
 
 
 def profile(name: str, sources: Mapping[str, Source]) -> dict[str, Any]:
