@@ -22,14 +22,6 @@ SETTING = (  # all that decides a cell but its seed
     *("embedding_std", "positions", "max_T", "dtype", "device", "threads"),
 )
 NAMED = ("task", "T", "d_model", "n_heads", "n_layers", "d_ff", "positions")  # told where they differ
-    "task",
-    "T",
-    "d_model",
-    "n_heads",
-    "n_layers",
-    "d_ff",
-    "positions",
-)  # those that a finding names where they differ
 
 
 class Interval(NamedTuple):
