@@ -12,6 +12,7 @@ import typer
 
 from attnbench import audit_command, commands, questions, registry, tasks_command
 from attnbench.check_command import check
+from attnbench.claims.command import claims
 from attnbench.commands import AsJson, Debug
 from attnbench.errors import RequestError
 from attnbench.registry import describe_error
@@ -136,6 +137,7 @@ app.command()(questions.crossover)
 app.command()(questions.explain)
 app.command()(commands.new)
 app.command()(theory)
+app.command()(claims)
 app.command()(commands.doctor)
 
 

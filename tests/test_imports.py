@@ -30,6 +30,7 @@ TORCH_FREE = [
         "certificate",
         "certificate_page",
         "check_command",
+        "claims",
         "cli",
         "commands",
         "crossover_search",
@@ -131,6 +132,7 @@ def test_imports_of_the_core_point_one_way(name):
         "attnbench.__main__",
         "attnbench.dry_run",
         "attnbench.audit_command",
+        "attnbench.claims.command",
         "attnbench.questions",
     ):
         assert {module for module in ours if within(module, ("attnbench.cli", "attnbench.progress"))} == set()
