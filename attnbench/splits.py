@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from attnbench.settings import TrainSettings
-from attnbench.tasks import Batch, Task
+from attnbench.tasks import Batch, Task, repeats
 
 Split = Literal["training", "validation", "test"]
 _BUCKETS: tuple[Split, ...] = ("validation", "test") + ("training",) * 6  # an eighth, an eighth, the rest
@@ -75,7 +75,7 @@ def overlap(task: Task, test: Batch, settings: TrainSettings, seed: int) -> floa
         trained = held_out(task, "training", settings.n_training, seed)
     else:
         trained = next(_blocks(task, "training", seed))
-    return torch.isin(_row_hash(test.inputs), _row_hash(trained.inputs)).double().mean().item()
+    return repeats.overlap(trained, test)
 
 
 def fingerprint(*batches: Batch) -> str:

@@ -43,7 +43,7 @@ COST_MODULES = (
 )
 ACCURACY_MODULES = (
     *("mixer", "kernels", "positions", "transformer", "train", "protocol", "scoring", "optimise", "splits"),
-    *("tasks/__init__", "tasks/draw", "execute/build", "execute/cell"),
+    *("tasks/__init__", "tasks/draw", "tasks/baselines", "tasks/repeats", "execute/build", "execute/cell"),
 )
 CROSS = "fused"  # the cross-attention of every encoder-decoder
 

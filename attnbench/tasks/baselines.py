@@ -54,14 +54,15 @@ def baselines(task: Task, n: int, seed: int) -> dict[str, float]:
 
 
 def baselines_on(task: Task, test: Batch, seed: int, n: int = 2048) -> dict[str, float]:
-    """As `baselines`, scored on test data; fitted on n fresh sequences of the kind that training draws.
+    """The guesses that look at one token or at none, scored on test data; fitted on n fresh training sequences.
 
-    Empty where labels or tokens are none of the task's: there is nothing to count them by.
+    An audit has the bag of tokens too, which takes longer than a short trial. Empty where labels or tokens are none of the task's: there is nothing to count them by.
     """
     fitted = task.for_training().sample(n, Generator().manual_seed(seed))
     if not all(_countable(task, batch) for batch in (fitted, test)):
         return {}
-    return {name: one.accuracy for name, one in measured(task, fitted, test).items()}
+    found = _constant(task, answers_of(task, fitted), answers_of(task, test))
+    return {name: one.accuracy for name, one in found.items()}
 
 
 def _countable(task: Task, batch: Batch) -> bool:
@@ -80,6 +81,12 @@ def two_samples(task: Task, n: int, seed: int) -> tuple[Batch, Batch]:
 def measured(task: Task, fitted: Batch, scored: Batch) -> dict[str, Baseline]:
     """Each guess, fitted on one batch and scored on the other, by name."""
     known, asked = answers_of(task, fitted), answers_of(task, scored)
+    bag = {} if task.answers == "number" else {"bag": _bag(task, fitted, known, scored, asked)}
+    return _constant(task, known, asked) | bag
+
+
+def _constant(task: Task, known: Answers, asked: Answers) -> dict[str, Baseline]:
+    """The guesses that look at one token or at none."""
     if task.answers == "number":
         return _numbers(task, known, asked)
     C, V = task.vocab_size, task.vocab_size
@@ -90,8 +97,7 @@ def measured(task: Task, fitted: Batch, scored: Batch) -> dict[str, Baseline]:
         "last_token": _guess(known.position * V + known.last, known.label, asked.position * V + asked.last, C),
     }
     found = {"chance": Baseline(1 / len(distinct(known.label)[0]), 0.0)}
-    found |= {name: _score(guess == asked.label, asked.row) for name, guess in guesses.items()}
-    return found | {"bag": _bag(task, fitted, known, scored, asked)}
+    return found | {name: _score(guess == asked.label, asked.row) for name, guess in guesses.items()}
 
 
 def chance_range(task: Task, batch: Batch) -> tuple[float, float]:
