@@ -56,7 +56,8 @@ def baselines(task: Task, n: int, seed: int) -> dict[str, float]:
 def baselines_on(task: Task, test: Batch, seed: int, n: int = 2048) -> dict[str, float]:
     """The guesses that look at one token or at none, scored on test data; fitted on n fresh training sequences.
 
-    An audit has the bag of tokens too, which takes longer than a short trial. Empty where labels or tokens are none of the task's: there is nothing to count them by.
+    An audit has the bag of tokens too, which takes longer than a short trial. Empty where labels or tokens are none of
+    the task's: there is nothing to count them by.
     """
     fitted = task.for_training().sample(n, Generator().manual_seed(seed))
     if not all(_countable(task, batch) for batch in (fitted, test)):
