@@ -120,6 +120,7 @@ COLUMNS = (
     "trials",
     "lr",
     "fingerprint",
+    "amp",
     "backend",
     "time_s",
     "time_low_s",

@@ -97,6 +97,7 @@ class TrainSettings(Settings):
     are not run. None runs every trial to its end.
     n_training: how many distinct sequences training repeats, shuffled each time; None: fresh ones in every batch.
     n_validation, n_test: sequences to choose on, and to score on.
+    compile: train through torch.compile. amp: train with mixed precision; scores are taken in the cell's own dtype.
     """
 
     steps: Count = 500
@@ -110,3 +111,5 @@ class TrainSettings(Settings):
     n_test: Count = 2048
     eval_every: Count = 50
     stop_at: float | None = Field(default=0.995, gt=0, le=1)
+    compile: bool = False
+    amp: Literal["bfloat16"] | None = None

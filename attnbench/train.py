@@ -15,10 +15,9 @@ from itertools import islice
 from typing import Any, Literal
 
 import torch
-from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from attnbench.optimise import lr_factor, parameter_groups, train_step
+from attnbench.optimise import adamw, hidden_of, lr_factor, train_step
 from attnbench.scoring import Chunk, chunks_of, device_of, evaluate
 from attnbench.settings import TrainSettings
 from attnbench.splits import fingerprint, held_out, training_batches
@@ -38,6 +37,7 @@ class TrainResult:
     their names count.
     trials: one dict per learning rate that was tried; see `Trial`. lr: the one chosen.
     fingerprint: SHA-256 of the validation and test sequences.
+    compile, amp: as in `TrainSettings`.
     """
 
     status: Literal["ok", "diverged"]
@@ -56,6 +56,8 @@ class TrainResult:
     n_params: int
     n_params_body: int
     fingerprint: str
+    compile: bool
+    amp: str | None
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,8 @@ def train(
         n_params=sum(p.numel() for p in model.parameters()),
         n_params_body=n_params_body(model),
         fingerprint=fingerprint(validation, test),
+        compile=settings.compile,
+        amp=settings.amp,
     )
 
 
@@ -136,12 +140,13 @@ def _tried(
 
 def _run_trial(model: Model, task: Task, settings: TrainSettings, lr: float, seed: int, validation: Batch) -> Trial:
     """Train one model at one learning rate, looking at validation data every eval_every steps and after the last."""
-    optimizer = AdamW(parameter_groups(model, lr, settings.weight_decay))
+    optimizer = adamw(model, lr, settings.weight_decay)
+    hidden = hidden_of(model, settings.compile)
     schedule = LambdaLR(optimizer, lambda step: lr_factor(step, settings))
     curve: list[list[float]] = []
     loss_sum = torch.zeros((), device=device_of(model))
     for step, chunk in enumerate(_training_chunks(task, settings, seed, device_of(model)), start=1):
-        loss_sum += train_step(model, chunk, optimizer, settings.clip)
+        loss_sum += train_step(model, chunk, optimizer, settings.clip, amp=settings.amp, hidden=hidden)
         schedule.step()
         if step % settings.eval_every and step < settings.steps:
             continue
