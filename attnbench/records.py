@@ -126,6 +126,7 @@ COLUMNS = (
     "baselines",
     "overlap",
     "fingerprint",
+    "amp",
     "backend",
     "time_s",
     "time_low_s",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,8 @@ from torch.nn import functional as F
 
 from attnbench.tasks import IGNORE, Batch
 from attnbench.transformer import Model
+
+Hidden = Callable[..., Tensor]  # what a model reads -> (B, T, d_model)
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,10 @@ def _score(right: Tensor, losses: Tensor, slices: Tensor, row: Tensor, slice_nam
     )
 
 
-def outputs_of(model: Model, chunk: Chunk) -> Tensor:
-    """(n, n_outputs): the head meets the scored positions alone."""
-    scored = model.hidden(*chunk.inputs).flatten(0, 1).index_select(0, chunk.at)  # (B·T, d_model) -> (n, d_model)
+def outputs_of(model: Model, chunk: Chunk, hidden: Hidden | None = None) -> Tensor:
+    """(n, n_outputs): the head meets the scored positions alone. hidden: stands in for the model's own."""
+    states = (hidden or model.hidden)(*chunk.inputs)
+    scored = states.flatten(0, 1).index_select(0, chunk.at)  # (B·T, d_model) -> (n, d_model)
     outputs: Tensor = model.head(scored).float()
     return outputs
 

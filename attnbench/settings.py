@@ -100,6 +100,7 @@ class TrainSettings(Settings):
     trial to its end. quick: the first trial alone; each row says so.
     n_training: how many distinct sequences training repeats, shuffled each time; None: fresh ones in every batch.
     n_validation, n_test: sequences to choose on, and to score on.
+    compile: train through torch.compile. amp: train with mixed precision; scores are taken in the cell's own dtype.
     """
 
     steps: Count = 500
@@ -116,3 +117,5 @@ class TrainSettings(Settings):
     stop_at: float | None = Field(default=0.99, gt=0, le=1)
     judged_at: Literal["last", "best"] = "last"
     quick: bool = False
+    compile: bool = False
+    amp: Literal["bfloat16"] | None = None

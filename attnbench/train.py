@@ -17,10 +17,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from attnbench.optimise import lr_factor, parameter_groups, train_step
+from attnbench.optimise import adamw, hidden_of, lr_factor, train_step
 from attnbench.protocol import Setting, rule, settings_of, steps_to_learn
 from attnbench.scoring import Chunk, Score, chunks_of, device_of, evaluate
 from attnbench.settings import TrainSettings
@@ -68,6 +67,8 @@ class TrainResult:
     n_params: int
     n_params_body: int
     fingerprint: str
+    compile: bool
+    amp: str | None
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,8 @@ def train(
         n_params=sum(p.numel() for p in model.parameters()),
         n_params_body=n_params_body(model),
         fingerprint=fingerprint(validation, test),
+        compile=settings.compile,
+        amp=settings.amp,
     )
 
 
@@ -158,12 +161,13 @@ def _run_trial(
 
     The model is left as it was at the step that it is judged at.
     """
-    optimizer = AdamW(parameter_groups(model, setting.lr, setting.weight_decay))
+    optimizer = adamw(model, setting.lr, setting.weight_decay)
+    hidden = hidden_of(model, settings.compile)
     schedule = LambdaLR(optimizer, lambda step: lr_factor(step, settings))
     watch = _Watch(model, settings)
     loss_sum = torch.zeros((), device=device_of(model))
     for step, chunk in enumerate(_training_chunks(task, settings, seed, device_of(model)), start=1):
-        loss_sum += train_step(model, chunk, optimizer, settings.clip)
+        loss_sum += train_step(model, chunk, optimizer, settings.clip, amp=settings.amp, hidden=hidden)
         schedule.step()
         if step % settings.eval_every and step < settings.steps:
             continue

@@ -84,7 +84,7 @@ class Dyck(Task):
         drawn = randint(2 * self.n_types, (self.T, n), generator).int()  # a coin and a type
         heads, kinds = drawn < self.n_types, drawn % self.n_types
         depth = torch.zeros(1, n, dtype=torch.int64)
-        stack = torch.zeros(self.max_depth, n, dtype=torch.int32)  # t · n_types + type of the open bracket of each depth
+        stack = torch.zeros(self.max_depth, n, dtype=torch.int32)  # t · n_types + type, by depth
         tokens, back = torch.empty_like(kinds), torch.empty_like(kinds)
         for t in range(self.T):
             opens = ((depth == 0) | heads[t]) & (depth < self.max_depth)
