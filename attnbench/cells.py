@@ -26,6 +26,7 @@ class Cell:
     parts: the variant that fills every layer, or several that the layers repeat in turn, each with all its options.
     label: how tables and plots call the variant; it names options when a sweep uses one variant with several.
     digest: of the sources and settings beyond these fields that decide the numbers.
+    task: its name and the options beside it in the sweep, "mqar[n_pairs=8]"; task_options are all that are in force.
     cross: the variant that is the decoder's cross-attention, where the task is sequence to sequence.
     d_used: the width really used, where parameters are matched; d_model is the one that was asked for, by which cells
     are compared.
@@ -64,13 +65,18 @@ class Cell:
     def id(self) -> str:
         """Twelve hex digits that say what the cell is; measures and label are not part of it."""
         apart = ("measures", "label", *(["d_used"] if self.d_used is None else []))
-        settings = {key: value for key, value in asdict(self).items() if key not in apart}
+        settings = {key: value for key, value in asdict(self).items() if key not in apart} | {"task": self.task_name}
         return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     @property
     def variant(self) -> str:
         """The name of the variant, "window+linear" for a stack of two."""
         return "+".join(part.name for part in self.parts)
+
+    @property
+    def task_name(self) -> str | None:
+        """The name of the task, "mqar" of "mqar[n_pairs=8]"."""
+        return self.task and self.task.partition("[")[0]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -137,8 +143,8 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
     uses: tuple[VariantUse, ...] = point["variant"]
     keys = [variant_key(use.name, {**sweep.options.get(use.name, {}), **use.options}) for use in uses]
     described = [catalogue.variants[key] for key in keys]
-    name = point.get("task")
-    task = catalogue.tasks[variant_key(name, sweep.tasks.get(name, {}))] if name else None
+    asked: VariantUse | None = point.get("task")
+    task = catalogue.tasks[_task_key(asked, sweep)] if asked else None
     settings = sweep.train if task else sweep.timing
     device = [*catalogue.devices][-1] if point["device"] == "auto" else point["device"]
     decides = [
@@ -155,11 +161,16 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
         B=point["B"] or sweep.train.batch_size,
         device=device,
         device_name=catalogue.devices[device],
-        task=name,
+        task=called(asked.name, asked.options) if asked else None,
         task_options=dict(task.options) if task else None,
         cross=task.cross if task else None,
         digest=hashlib.sha256("\n".join(decides).encode()).hexdigest()[:16],
     )
+
+
+def _task_key(use: VariantUse, sweep: Sweep) -> str:
+    """How a task is looked up: its own options over those of its table."""
+    return variant_key(use.name, {**sweep.tasks.get(use.name, {}), **use.options})
 
 
 def _sizes(point: Mapping[str, Any], positions: Sequence[PositionKind]) -> dict[str, Any]:
@@ -195,9 +206,11 @@ def _labelled(cells: list[Cell]) -> list[Cell]:
 
 def _label(cell: Cell, seen: Mapping[tuple[str, str], Collection[str]]) -> str:
     """seen: the values of each option of each variant. One without a value is not named: fused, fused[n_kv_heads=1]."""
-    told = [
-        f"{name}={printable(str(value))}"
-        for name, value in cell.options.items()
-        if value is not None and len(seen[cell.variant, name]) > 1
-    ]
-    return cell.variant + (f"[{', '.join(told)}]" if told else "")
+    differing = {name: value for name, value in cell.options.items() if len(seen[cell.variant, name]) > 1}
+    return called(cell.variant, {name: value for name, value in differing.items() if value is not None})
+
+
+def called(name: str, options: Mapping[str, Any]) -> str:
+    """A name with options in tables: "mqar[n_pairs=8]", and without any "mqar"."""
+    told = [f"{option}={printable(str(value))}" for option, value in options.items()]
+    return name + (f"[{', '.join(told)}]" if told else "")

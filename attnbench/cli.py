@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnbench import audit_command, commands, questions, registry
+from attnbench import audit_command, commands, questions, registry, tasks_command
 from attnbench.check_command import check
 from attnbench.claims.command import claims
 from attnbench.commands import AsJson, Debug
@@ -176,31 +176,7 @@ def variants(
     commands.show_sources(sources, broken, as_json)
 
 
-@app.command()
-def tasks(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one task whole.")] = None,
-    plugin: Plugins = [],
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """List the tasks, or show one whole.
-
-    With NAME: options, chance, floor, smallest T.
-
-    Example: attnbench tasks distance
-    """
-    if not plugin and not name:
-        commands.show_sources(registry.installed(registry.TASKS), [], as_json)
-        return
-    from attnbench.execute.local import FreshProcesses
-
-    with FreshProcesses() as processes:
-        sources, broken = sources_with(processes, plugin, registry.TASKS)
-        if name is None:
-            commands.show_sources(sources, broken, as_json)
-            return
-        registry.find(name, sources, "task", broken)
-        commands.show_facts(ask(processes, "task_profile", name, sources), as_json)
+app.command()(tasks_command.tasks)
 
 
 def main() -> None:

@@ -92,9 +92,12 @@ class TrainSettings(Settings):
 
     steps, batch_size: batches of a trial, sequences of a batch. AdamW, linear warm-up over the share `warmup` of the
     steps, then a cosine to a tenth; gradients are clipped to the norm `clip`.
-    lr: learning rates, each a trial of its own; the one with the best validation accuracy is scored on test data.
-    stop_at: once validation accuracy, looked at every `eval_every` steps, reaches this, the trial ends and later ones
-    are not run. None runs every trial to its end.
+    lr, weight_decay: each learning rate with each weight decay is a trial of its own; n_random: so many pairs instead,
+    drawn between the smallest and the largest of both, the same for every variant. All are run; the one with the best
+    validation accuracy is scored on test data.
+    judged_at: whether a trial counts as it is at its last step, or at the step that was best on validation data.
+    stop_at: once validation accuracy, looked at every `eval_every` steps, reaches this, the trial ends. None runs every
+    trial to its end. quick: the first trial alone; each row says so.
     n_training: how many distinct sequences training repeats, shuffled each time; None: fresh ones in every batch.
     n_validation, n_test: sequences to choose on, and to score on.
     """
@@ -102,11 +105,14 @@ class TrainSettings(Settings):
     steps: Count = 500
     batch_size: Count = 32
     lr: Some[Annotated[float, Field(gt=0)]] = [3e-3, 1e-3]
-    weight_decay: float = Field(default=0.1, ge=0)
+    weight_decay: Some[Annotated[float, Field(ge=0)]] = [0.1]
+    n_random: Count | None = None
     warmup: float = Field(default=0.05, ge=0, le=1)
     clip: float = Field(default=1.0, gt=0)
     n_training: Count | None = None
     n_validation: Count = 512
     n_test: Count = 2048
     eval_every: Count = 50
-    stop_at: float | None = Field(default=0.995, gt=0, le=1)
+    stop_at: float | None = Field(default=0.99, gt=0, le=1)
+    judged_at: Literal["last", "best"] = "last"
+    quick: bool = False

@@ -15,7 +15,8 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from attnbench.tasks import Batch, Task
+from attnbench.settings import TrainSettings
+from attnbench.tasks import Batch, Task, repeats
 
 Split = Literal["training", "validation", "test"]
 _BUCKETS: tuple[Split, ...] = ("validation", "test") + ("training",) * 6  # an eighth, an eighth, the rest
@@ -66,6 +67,15 @@ def training_batches(task: Task, batch_size: int, seed: int, n_distinct: int | N
         for first in range(0, n_whole, batch_size):
             yield ready.rows(slice(first, first + batch_size))
         pending = [ready.rows(slice(n_whole, None))]
+
+
+def overlap(task: Task, test: Batch, settings: TrainSettings, seed: int) -> float:
+    """Share of the test sequences that training has: among its n_training, or its first block of fresh ones."""
+    if settings.n_training is not None:
+        trained = held_out(task, "training", settings.n_training, seed)
+    else:
+        trained = next(_blocks(task, "training", seed))
+    return repeats.overlap(trained, test)
 
 
 def fingerprint(*batches: Batch) -> str:

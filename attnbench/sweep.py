@@ -42,7 +42,7 @@ from attnbench.wording import complaint, key_path, shown, toml_key
 
 @dataclass(frozen=True)
 class VariantUse:
-    """A variant with options: those given beside its name in a sweep, or, in a cell, all that are in force."""
+    """A variant or task with options: those beside its name in a sweep, or, in a cell, all that are in force."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Grid(Settings):
 
     measure: Some[Measure] | None = None
     variant: Some[Annotated[tuple[VariantUse, ...], BeforeValidator(_stack)]] | None = None
-    task: Some[str] | None = None
+    task: Some[Annotated[VariantUse, BeforeValidator(_variant_use)]] | None = None
     role: Some[Role] | None = None
     level: Some[Level] | None = None
     phase: Some[Phase] | None = None
@@ -322,9 +322,10 @@ def _point_mistakes(point: Mapping[str, Any], tables: Mapping[str, Any], catalog
     if point["device"] not in (*catalogue.devices, "auto"):
         yield f"device: torch sees no {point['device']} here; available: {', '.join(catalogue.devices)}"
     if task is not None:
-        about = catalogue.tasks.get(variant_key(task, _tables(tables.get("tasks")).get(task, {})), Described())
+        options = {**_tables(tables.get("tasks")).get(task.name, {}), **task.options}
+        about = catalogue.tasks.get(variant_key(task.name, options), Described())
         if about.min_T > T:
-            yield f"T: {T} is too short for the task {task}; its smallest T is {about.min_T}"
+            yield f"T: {T} is too short for the task {task.name}; its smallest T is {about.min_T}"
 
 
 def _line(tables: Mapping[str, Any], detail: ErrorDetails) -> str:

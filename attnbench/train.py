@@ -1,8 +1,9 @@
-"""Train a model on a task: choose the learning rate on validation data, score once on test data.
+"""Train a model on a task: choose a trial on validation data, score it once on test data. See docs/protocol.md.
 
-Every variant sees the same sequences in the same order; every trial of a cell starts from the same initial weights.
-The rule, for each cell: a trial is judged by its validation accuracy at its own last step (ties: lower loss); the best
-trial's model, as it is at that step, is scored on the test sequences. Nothing else ever sees them.
+Every variant sees the same sequences in the same order, and is tried with the same settings; every trial of a cell
+starts from the same initial weights. A trial is judged by its validation accuracy (ties: lower loss) at its own last
+step, or at its best one where the sweep says so; the best trial's model, as it was at that step, is scored on the test
+sequences. Nothing else ever sees them.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from itertools import islice
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from attnbench.optimise import lr_factor, parameter_groups, train_step
-from attnbench.scoring import Chunk, chunks_of, device_of, evaluate
+from attnbench.protocol import Setting, rule, settings_of, steps_to_learn
+from attnbench.scoring import Chunk, Score, chunks_of, device_of, evaluate
 from attnbench.settings import TrainSettings
-from attnbench.splits import fingerprint, held_out, training_batches
+from attnbench.splits import fingerprint, held_out, overlap, training_batches
 from attnbench.tasks import IGNORE, Batch, Task
+from attnbench.tasks.baselines import baselines_on
 from attnbench.transformer import Model, n_params_body
 
 
@@ -36,8 +40,10 @@ class TrainResult:
     sequence_accuracy: share of the test sequences with every scored token right.
     slices: name -> {"accuracy", "n"}, over the same tokens; the accuracy of an empty slice is None. slice_unit: what
     their names count.
-    trials: one dict per learning rate that was tried; see `Trial`. lr: the one chosen.
-    fingerprint: SHA-256 of the validation and test sequences.
+    trials: one dict per setting that was tried; see `Trial`. lr, weight_decay: of the one chosen. steps_to_learn: of
+    the one chosen, None where it never learnt. rule: how it was chosen and scored. quick: whether trials were left out.
+    baselines: accuracy of trivial guesses by name, fitted to other sequences and scored on the test sequences.
+    overlap: share of the test sequences that training draws too. fingerprint: SHA-256 of validation and test sequences.
     """
 
     status: Literal["ok", "diverged"]
@@ -52,7 +58,13 @@ class TrainResult:
     slices: dict[str, dict[str, float | int | None]]
     slice_unit: str
     lr: float | None
+    weight_decay: float | None
+    steps_to_learn: int | None
     trials: list[dict[str, Any]]
+    rule: str
+    quick: bool
+    baselines: dict[str, float]
+    overlap: float
     n_params: int
     n_params_body: int
     fingerprint: str
@@ -60,13 +72,14 @@ class TrainResult:
 
 @dataclass(frozen=True)
 class Trial:
-    """One learning rate. validation_accuracy, validation_loss: at the last step; None when it diverged.
+    """One setting. validation_accuracy, validation_loss: at the step it is judged at; None when it diverged.
 
     steps: batches seen, fewer than asked for when it reached stop_at or diverged. best_step: where validation accuracy
     was highest. curve: [step, validation accuracy, validation loss] wherever they were looked at.
     """
 
     lr: float
+    weight_decay: float
     diverged: bool
     steps: int
     validation_accuracy: float | None
@@ -85,11 +98,11 @@ class Trial:
 def train(
     build: Callable[[], Model], task: Task, settings: TrainSettings, seed: int, *, device: str = "cpu"
 ) -> TrainResult:
-    """Train fresh models from `build` on `task`, one per learning rate, and score the best on test data.
+    """Train fresh models from `build` on `task`, one per setting, and score the best on test data.
 
-    Learning rates are tried in order, until one reaches stop_at. The global random state is seeded for `build` and for
-    training, and is afterwards what it was before. On a CPU the result is the same bit for bit, for a given number of
-    threads. Raises ValueError when the task is too small to fill its splits.
+    The global random state is seeded for `build` and for training, and is afterwards what it was before. On a CPU the
+    result is the same bit for bit, for a given number of threads. Raises ValueError when the task is too small to fill
+    its splits.
     """
     validation = held_out(task, "validation", settings.n_validation, seed)
     test = held_out(task, "test", settings.n_test, seed)
@@ -109,7 +122,13 @@ def train(
         slices={} if score is None else score.slices,
         slice_unit=task.slice_unit,
         lr=None if best is None else best.lr,
+        weight_decay=None if best is None else best.weight_decay,
+        steps_to_learn=None if best is None else steps_to_learn(best.curve),
         trials=[asdict(trial) for trial in trials],
+        rule=rule(settings),
+        quick=settings.quick,
+        baselines=baselines_on(task, test, seed),
+        overlap=overlap(task, test, settings, seed),
         n_params=sum(p.numel() for p in model.parameters()),
         n_params_body=n_params_body(model),
         fingerprint=fingerprint(validation, test),
@@ -119,26 +138,29 @@ def train(
 def _tried(
     build: Callable[[], Model], task: Task, settings: TrainSettings, seed: int, validation: Batch, device: str
 ) -> tuple[list[Trial], Trial | None, Model]:
-    """A trial per learning rate, until one reaches stop_at; the best one and its model, or None and the last model."""
+    """A trial per setting; the best one and its model, or None and the last model."""
     trials: list[Trial] = []
     best: tuple[Trial, Model] | None = None
-    for lr in settings.lr:
+    for setting in settings_of(settings):
         torch.manual_seed(seed)
         model = build().to(device)
-        trial = _run_trial(model, task, settings, lr, seed, validation)
+        trial = _run_trial(model, task, settings, setting, seed, validation)
         trials.append(trial)
         if not trial.diverged and (best is None or trial.rank > best[0].rank):
             best = trial, model
-        if _reached(trial.validation_accuracy, settings):
-            break
     return trials, *(best or (None, model))
 
 
-def _run_trial(model: Model, task: Task, settings: TrainSettings, lr: float, seed: int, validation: Batch) -> Trial:
-    """Train one model at one learning rate, looking at validation data every eval_every steps and after the last."""
-    optimizer = AdamW(parameter_groups(model, lr, settings.weight_decay))
+def _run_trial(
+    model: Model, task: Task, settings: TrainSettings, setting: Setting, seed: int, validation: Batch
+) -> Trial:
+    """Train one model with one setting, looking at validation data every eval_every steps and after the last.
+
+    The model is left as it was at the step that it is judged at.
+    """
+    optimizer = AdamW(parameter_groups(model, setting.lr, setting.weight_decay))
     schedule = LambdaLR(optimizer, lambda step: lr_factor(step, settings))
-    curve: list[list[float]] = []
+    watch = _Watch(model, settings)
     loss_sum = torch.zeros((), device=device_of(model))
     for step, chunk in enumerate(_training_chunks(task, settings, seed, device_of(model)), start=1):
         loss_sum += train_step(model, chunk, optimizer, settings.clip)
@@ -147,22 +169,46 @@ def _run_trial(model: Model, task: Task, settings: TrainSettings, lr: float, see
             continue
         score = evaluate(model, validation, task.slice_names, settings.batch_size, task.tolerance)
         if not (math.isfinite(loss_sum.item()) and math.isfinite(score.loss)):
-            return Trial(lr, True, step, None, None, None, curve)
-        curve.append([step, score.accuracy, score.loss])
-        if _reached(score.accuracy, settings):
+            return Trial(setting.lr, setting.weight_decay, True, step, None, None, None, watch.curve)
+        if watch.sees(step, score):
             break
-    best_step = int(max(curve, key=lambda point: point[1])[0])
-    return Trial(lr, False, step, score.accuracy, score.loss, best_step, curve)
+    accuracy, loss = watch.judged()
+    return Trial(setting.lr, setting.weight_decay, False, step, accuracy, loss, watch.best_step, watch.curve)
+
+
+class _Watch:
+    """Validation scores of one trial, and the weights of the best step where it is judged there."""
+
+    def __init__(self, model: Model, settings: TrainSettings) -> None:
+        self.model, self.settings = model, settings
+        self.curve: list[list[float]] = []
+        self.weights: dict[str, Tensor] = {}
+
+    def sees(self, step: int, score: Score) -> bool:
+        """Take down one score; whether the trial is at its end."""
+        is_best = not self.curve or score.accuracy > max(accuracy for _, accuracy, _ in self.curve)
+        self.curve.append([step, score.accuracy, score.loss])
+        if is_best and self.settings.judged_at == "best":
+            self.weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        return self.settings.stop_at is not None and score.accuracy >= self.settings.stop_at
+
+    @property
+    def best_step(self) -> int:
+        """Where validation accuracy was highest, the first of equals."""
+        return int(max(self.curve, key=lambda point: point[1])[0])
+
+    def judged(self) -> tuple[float, float]:
+        """Accuracy and loss at the step that counts, whose weights the model has from now on."""
+        if self.settings.judged_at == "best":
+            self.model.load_state_dict(self.weights)
+            return next((accuracy, loss) for step, accuracy, loss in self.curve if step == self.best_step)
+        return self.curve[-1][1], self.curve[-1][2]
 
 
 def _training_chunks(task: Task, settings: TrainSettings, seed: int, device: torch.device) -> Iterator[Chunk]:
     """settings.steps batches; their sequences are drawn in blocks, ahead of need."""
     for batch in islice(training_batches(task, settings.batch_size, seed, settings.n_training), settings.steps):
         yield from chunks_of(batch, settings.batch_size, device)
-
-
-def _reached(accuracy: float | None, settings: TrainSettings) -> bool:
-    return accuracy is not None and settings.stop_at is not None and accuracy >= settings.stop_at
 
 
 @contextmanager

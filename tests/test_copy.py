@@ -67,7 +67,7 @@ def test_short_strings_in_training_and_validation_and_all_lengths_in_test_data()
 
 def test_copy_names_its_sizes_and_is_causal_only():
     task = Copy(48, min_length=8)
-    assert (task.vocab_size, task.chance, task.floor, task.slice_names) == (18, 1 / 16, 1 / 16, ("8", "16"))
+    assert (task.vocab_size, task.chance, task.slice_names) == (18, 1 / 16, ("8", "16"))
     assert task.options == {"n_symbols": 16, "min_length": 8, "train_max_length": 0}
     assert task.roles == ("causal",)
 

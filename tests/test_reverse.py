@@ -100,7 +100,7 @@ def test_rows_and_join_carry_the_source():
 
 def test_reverse_names_its_sizes():
     task = Reverse(16)
-    assert (task.vocab_size, task.chance, task.floor, task.slice_names) == (18, 1 / 16, 1 / 16, ("4", "8", "16"))
+    assert (task.vocab_size, task.chance, task.slice_names) == (18, 1 / 16, ("4", "8", "16"))
     assert task.options == {"n_symbols": 16, "min_length": 4, "train_max_length": 0}
     assert (task.kind, task.roles) == ("seq2seq", ("causal",))
 
@@ -115,3 +115,15 @@ def test_a_sequence_too_short_names_the_smallest_legal_length(min_length):
 def test_a_training_without_strings_is_refused():
     with pytest.raises(ValueError, match="train_max_length must be 0 or at least min_length = 4, got 3"):
         Reverse(40, train_max_length=3)
+
+
+def test_the_floor_is_what_guessing_the_commonest_symbol_that_is_left_gets():
+    task = Reverse(16)
+    batch = task.sample(3000, Generator().manual_seed(9))
+    expected, n = 0.0, 0
+    for string, real in zip(source_of(batch).tokens.tolist(), source_of(batch).mask.sum(1).tolist(), strict=True):
+        for n_left in range(1, real + 1):
+            left = string[:n_left]
+            expected += max(map(left.count, left)) / n_left
+        n += real
+    assert task.floor == pytest.approx(expected / n, abs=0.005)

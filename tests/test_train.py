@@ -122,7 +122,7 @@ def test_training_repeats_itself_bit_for_bit_and_leaves_the_global_random_state(
 
 def test_training_is_the_plain_loop_over_whole_logits():
     task = Distance(16)
-    plan = QUICK.model_copy(update={"lr": [1e-2], "clip": 0.5, "weight_decay": 0.5, "steps": 8, "eval_every": 8})
+    plan = QUICK.model_copy(update={"lr": [1e-2], "clip": 0.5, "weight_decay": [0.5], "steps": 8, "eval_every": 8})
     torch.manual_seed(5)
     made, stream = model(task), training_batches(task, plan.batch_size, seed=5)
     skipped = {p for part in (made.embedding, made.stack.norm) for p in part.parameters()}
@@ -216,11 +216,11 @@ def test_equal_accuracy_is_settled_by_validation_loss():
     assert train(build, Copy(8), choice, seed=0).lr == 1e-3
 
 
-def test_reaching_the_goal_ends_the_trial_and_spares_the_others():
+def test_reaching_the_goal_ends_the_trial_but_spares_no_other():
     build, built = scripted((0.3, 0.3), (1.0, 1.0), (1.0, 1.0))
     result = train(build, Copy(8), QUICK.model_copy(update={"lr": [1e-4, 1e-3, 1e-2], "stop_at": 0.9}), seed=0)
-    assert [trial["steps"] for trial in result.trials] == [QUICK.steps, QUICK.eval_every]
-    assert len(built) == 2
+    assert [trial["steps"] for trial in result.trials] == [QUICK.steps, QUICK.eval_every, QUICK.eval_every]
+    assert len(built) == 3
     assert result.lr == 1e-3
 
 

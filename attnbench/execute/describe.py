@@ -42,19 +42,8 @@ COST_MODULES = (
     "execute/cell",
 )
 ACCURACY_MODULES = (
-    *(
-        "mixer",
-        "kernels",
-        "positions",
-        "transformer",
-        "train",
-        "scoring",
-        "optimise",
-        "splits",
-        "tasks/__init__",
-        "tasks/draw",
-    ),
-    *("execute/build", "execute/cell"),
+    *("mixer", "kernels", "positions", "transformer", "train", "protocol", "scoring", "optimise", "splits"),
+    *("tasks/__init__", "tasks/draw", "tasks/baselines", "tasks/repeats", "execute/build", "execute/cell"),
 )
 CROSS = "fused"  # the cross-attention of every encoder-decoder
 
@@ -116,8 +105,8 @@ def judge(cells: Sequence[Cell], sources: Mapping[str, Source], tasks: Mapping[s
     """Whether each cell of one variant can run at all, and what it costs by formula."""
     names = {part.name for cell in cells for part in cell.parts} | {cell.cross for cell in cells if cell.cross}
     classes = {name: registry.load(sources[name]) for name in names}
-    asked = {cell.task: registry.load(tasks[cell.task]) for cell in cells if cell.task}
-    return [_judge(cell, classes, asked[cell.task] if cell.task else None) for cell in cells]
+    asked = {cell.task_name: registry.load(tasks[cell.task_name]) for cell in cells if cell.task_name}
+    return [_judge(cell, classes, asked[cell.task_name] if cell.task_name else None) for cell in cells]
 
 
 def profile(name: str, sources: Mapping[str, Source]) -> dict[str, Any]:
@@ -141,8 +130,8 @@ def task_profile(name: str, sources: Mapping[str, Source]) -> dict[str, Any]:
     cls = registry.load(registry.find(name, sources, "task"))
     if not issubclass(cls, Task):
         raise PluginError([f"task {name}: {cls.__name__} is not a subclass of attnbench.tasks.Task"])
-    example = cls(cls.min_T() * 4)
-    facts = {key: getattr(example, key) for key in ("vocab_size", "chance", "floor")}
+    example = cls(max(cls.usual_T, cls.min_T()))
+    facts = {key: getattr(example, key) for key in ("T", "vocab_size", "chance", "floor", "floor_from", "ceiling")}
     about = {"name": name, "source": sources[name].target, "title": cls.title, "kind": cls.kind}
     facts |= {"roles": ", ".join(cls.roles), "min_T": cls.min_T()}
     return about | facts | {"options": options.listing(cls)}

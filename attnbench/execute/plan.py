@@ -45,7 +45,7 @@ class Plan:
     def order(self, cell: Cell, measure: Measure) -> Visit:
         """What a process is sent to do."""
         sources, sweep = self.catalogue, self.sweep
-        task = sources.task_sources[cell.task] if cell.task else None
+        task = sources.task_sources[cell.task_name] if cell.task_name else None
         variants = tuple(sources.variant_sources[part.name] for part in cell.parts)
         cross = sources.variant_sources[cell.cross] if cell.cross else None
         return Visit(cell, measure, variants, task, sweep.timing, sweep.train, sweep.memory_limit, cross)

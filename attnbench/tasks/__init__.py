@@ -106,6 +106,8 @@ class Task(ABC):
     roles: those in which a model may read the tokens; a task whose answers stand among them is causal only.
     answers: `label` for one of vocab_size tokens, `number` for regression: trained on squared errors, right within
     `tolerance`. reads_values: a sequence is a token and a number at each position.
+    by_content: which tokens a sequence holds tells the answers, in any order and at any distance: to guess from the bag
+    of its tokens is then a way to solve the task, and the floor is not held to it.
     usual_T: the length at which the task is audited and listed, unless another is asked for.
     Raises ValueError from the constructor when T is below the smallest legal one, naming it.
     """
@@ -122,6 +124,7 @@ class Task(ABC):
     tolerance: ClassVar[float] = 0.0
     reads_values: ClassVar[bool] = False
     floor_from: ClassVar[str] = "chance"
+    by_content: ClassVar[bool] = False
     usual_T: ClassVar[int] = 64
     ceiling: float = 1.0
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from attnbench.settings import Role
 from attnbench.tasks import Batch
-from attnbench.tasks.draw import randint
+from attnbench.tasks.draw import randint, rows_of
 from attnbench.tasks.strings import Strings
 
 
@@ -41,3 +41,11 @@ class Copy(Strings):
         tokens = torch.where(t < length, first, again.roll(1, dims=1))
         tokens = tokens.masked_fill(t == length, self.mark).masked_fill(t >= 2 * length, self.padding)
         return Batch(tokens, *self.scored(again, (t >= length) & (t < 2 * length), length))
+
+    def solve(self, batch: Batch) -> Tensor:
+        """What stands before the separator, once more from the separator on."""
+        found = []
+        for row in batch.tokens.tolist():
+            string = row[: row.index(self.mark)]
+            found.append([*string, *string])
+        return rows_of(found, self.T)

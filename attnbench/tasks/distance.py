@@ -16,7 +16,7 @@ from annotated_types import Ge
 from torch import Generator, Tensor
 
 from attnbench.tasks import IGNORE, Batch, Task
-from attnbench.tasks.draw import edges, randint, slice_of
+from attnbench.tasks.draw import edges, randint, rows_of, slice_of
 
 
 class Distance(Task):
@@ -32,6 +32,7 @@ class Distance(Task):
 
     title: ClassVar[str] = "recall tagged tokens across a gap"
     slice_unit: ClassVar[str] = "gap"
+    by_content: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -81,6 +82,16 @@ class Distance(Task):
         slices = torch.full_like(tokens, -1)
         slices[:, first_query:] = slice_of(gap, self.edges)[:, None]
         return Batch(tokens, labels, slices)
+
+    def solve(self, batch: Batch) -> Tensor:
+        """Sort what is neither noise nor query by its slot, and give each query the payload of its own."""
+        first_query = self.vocab_size - self.n_slots
+        found = []
+        for row in batch.tokens.tolist():
+            payloads = [token for token in row if self.n_noise <= token < first_query]
+            payload_of = {(token - self.n_noise) // self.n_values: token for token in payloads}
+            found.append([payload_of.get(token - first_query, IGNORE) for token in row])
+        return rows_of(found, self.T)
 
     def _gaps(self, n: int, generator: Generator) -> Tensor:
         """(n,) gaps, P(g) proportional to log((g + 1) / g): every legal one has its chance."""

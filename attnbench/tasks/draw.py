@@ -1,4 +1,4 @@
-"""What several tasks need: random whole numbers, and slices by size with edges at the octaves."""
+"""What several tasks need: random whole numbers, slices by size with edges at the octaves, and rows of answers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Generator, Tensor
+
+from attnbench.tasks import IGNORE
 
 
 def randint(high: int, shape: tuple[int, ...], generator: Generator) -> Tensor:
@@ -25,3 +27,9 @@ def edges(low: int, high: int, trained: int = 0) -> list[int]:
 def slice_of(size: Tensor, lower_edges: Sequence[int]) -> Tensor:
     """Index of the last edge that does not exceed each size."""
     return torch.bucketize(size, torch.tensor(lower_edges), right=True) - 1
+
+
+def rows_of(answers: Sequence[Sequence[int]], T: int) -> Tensor:
+    """(N, T) int64 of N lists of answers, each filled up with IGNORE, or cut, to T."""
+    rows = [[*row[:T], *[IGNORE] * (T - len(row))] for row in answers]
+    return torch.tensor(rows, dtype=torch.int64).reshape(len(rows), T)

@@ -17,7 +17,7 @@ from annotated_types import Ge
 from torch import Generator, Tensor
 
 from attnbench.tasks import IGNORE, Batch, Task
-from attnbench.tasks.draw import edges, slice_of
+from attnbench.tasks.draw import edges, rows_of, slice_of
 
 _POWER = 0.01  # the paper's exponent a: the slot n is drawn with weight n^(a - 1)
 
@@ -36,6 +36,7 @@ class MQAR(Task):
 
     title: ClassVar[str] = "recall the values of several keys"
     slice_unit: ClassVar[str] = "gap"
+    floor_from: ClassVar[str] = "a value of the sequence"
 
     def __init__(
         self,
@@ -76,6 +77,15 @@ class MQAR(Task):
         labels = torch.full_like(tokens, IGNORE).scatter_(1, query, value)
         slices = torch.full_like(tokens, -1).scatter_(1, query, slice_of(query - first, self.edges))
         return Batch(tokens, labels, slices)
+
+    def solve(self, batch: Batch) -> Tensor:
+        """Read the pairs into a table and look every later token up in it."""
+        found = []
+        for row in batch.tokens.tolist():
+            head = row[: self._first_slot]
+            value_of = dict(zip(head[::2], head[1::2], strict=True))
+            found.append([value_of.get(token, IGNORE) for token in row])
+        return rows_of(found, self.T)
 
     @property
     def _first_slot(self) -> int:

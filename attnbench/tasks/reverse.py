@@ -17,11 +17,11 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from attnbench.settings import Role
 from attnbench.tasks import Batch, Source
-from attnbench.tasks.draw import randint
+from attnbench.tasks.draw import randint, rows_of
 from attnbench.tasks.strings import Strings
 
 
@@ -46,3 +46,9 @@ class Reverse(Strings):
         tokens = backwards.roll(1, dims=1).masked_fill(~real, self.padding).masked_fill(t == 0, self.mark)
         source = Source(string.masked_fill(~real, self.padding), real)
         return Batch(tokens, *self.scored(backwards, real, length), source)
+
+    def solve(self, batch: Batch) -> Tensor:
+        """The symbols of the source, from its last one back."""
+        assert batch.source is not None
+        strings = [[token for token in row if token != self.padding] for row in batch.source.tokens.tolist()]
+        return rows_of([string[::-1] for string in strings], self.T)
