@@ -17,7 +17,6 @@ from attnbench.claims.verdict import Finding, Verdict, control_at_floor, guessed
 from attnbench.errors import RequestError
 from attnbench.settings import as_list
 from attnbench.theory import rules, statements
-from attnbench.wording import toml_key
 
 if TYPE_CHECKING:
     from attnbench.execute.listener import Listener
@@ -125,7 +124,7 @@ def run_folder(found: Found, conduct: Conduct) -> Path:
 
 def written(tables: Mapping[str, Any]) -> str:
     """Tables as the text of a TOML file, one line per key."""
-    return "".join(f"{toml_key(key)} = {_toml(value)}\n" for key, value in tables.items())
+    return "".join(f"{_text(key)} = {_toml(value)}\n" for key, value in tables.items())
 
 
 def _run(found: Found, conduct: Conduct, budget_s: float | None, listener: Listener | None) -> Run:
@@ -205,14 +204,17 @@ def _renamed(mistakes: Sequence[str], file: Path, found: Found) -> list[str]:
 
 
 def _toml(value: Any) -> str:
-    """A value on one line. JSON's strings are TOML's, but for one character that TOML wants escaped."""
+    """A value on one line."""
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{toml_key(key)} = {_toml(one)}" for key, one in value.items())
+        inside = ", ".join(f"{_text(key)} = {_toml(one)}" for key, one in value.items())
         return f"{{ {inside} }}" if inside else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    return (
-        json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        if isinstance(value, str | bool)
-        else repr(value)
-    )
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _text(value) if isinstance(value, str) else repr(value)
+
+
+def _text(text: str) -> str:
+    """JSON's strings are TOML's, but for one character that TOML wants escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

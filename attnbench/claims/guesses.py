@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 from attnbench import options, registry
@@ -14,11 +13,11 @@ def measure(source: Source, T: int, given: dict[str, Any], n: int, seed: int) ->
     import torch
 
     from attnbench.errors import RequestError
+    from attnbench.tasks.baselines import baselines
 
     torch.set_num_threads(1)
     cls = registry.load(source)
     resolved, mistakes = options.resolve(cls, given)
     if mistakes:
         raise RequestError(f"{source.name}.{option}: {message}" for option, message in mistakes)
-    baselines = import_module("attnbench.tasks.baselines").baselines
     return dict(baselines(cls(T, **resolved), n, seed))
