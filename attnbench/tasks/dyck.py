@@ -57,11 +57,9 @@ class Dyck(Task):
 
     def sample(self, n: int, generator: Generator) -> Batch:
         """Draw n sequences; the same generator state gives the same tensors."""
-        tokens, back = self._brackets(n, generator)
-        labels, slices = torch.full_like(tokens, IGNORE), torch.full_like(tokens, -1)
-        opens = tokens[:, 1:] < self.n_types
-        labels[:, :-1] = tokens[:, 1:].masked_fill(opens, IGNORE)
-        slices[:, :-1] = slice_of(back, self.edges)[:, 1:].masked_fill(opens, -1)
+        drawn = randint(2 * self.n_types, (self.T, n), generator).int()  # a coin and a type
+        parts = self._nested(drawn < self.n_types, drawn % self.n_types)
+        tokens, labels, slices = (part.T.contiguous().long() for part in parts)
         return Batch(tokens, labels, slices)
 
     def solve(self, batch: Batch) -> Tensor:
@@ -79,22 +77,24 @@ class Dyck(Task):
             answers.append(stack[-1])
         return answers
 
-    def _brackets(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Tokens (n, T), and how far back the bracket stands that each closing one closes (n, T)."""
-        drawn = randint(2 * self.n_types, (self.T, n), generator).int()  # a coin and a type
-        heads, kinds = drawn < self.n_types, drawn % self.n_types
-        depth = torch.zeros(1, n, dtype=torch.int64)
-        stack = torch.zeros(self.max_depth, n, dtype=torch.int32)  # t · n_types + type, by depth
-        tokens, back = torch.empty_like(kinds), torch.empty_like(kinds)
+    def _nested(self, coins: Tensor, types: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens, labels and slices, (T, n) int32 each, of coins (T, n) that open a bracket where that is free, and of
+        the type (T, n) of each bracket that opens."""
+        octave = slice_of(torch.arange(self.T), self.edges).int()  # of each distance
+        depth = torch.zeros(1, types.shape[1], dtype=torch.int64)
+        stack = types.new_zeros(self.max_depth, types.shape[1])  # of each open bracket: its position · n_types + type
+        tokens, labels, slices = types.clone(), torch.full_like(types, IGNORE), torch.full_like(types, -1)
         for t in range(self.T):
-            opens = ((depth == 0) | heads[t]) & (depth < self.max_depth)
+            opens = ((depth == 0) | coins[t]) & (depth < self.max_depth)
             last = stack.gather(0, (depth - 1).clamp_(min=0))[0]
-            back[t] = t - last // self.n_types
-            tokens[t] = torch.where(opens[0], kinds[t], self.n_types + last % self.n_types)
-            new = (t * self.n_types + kinds[t])[None]
-            stack.scatter_(0, depth.clamp(max=self.max_depth - 1), new)  # where a bracket closes, nobody reads it
-            depth += 2 * opens.long() - 1
-        return tokens.T.contiguous().long(), back.T.contiguous()
+            stack.scatter_(0, depth.clamp(max=self.max_depth - 1), (t * self.n_types + types[t])[None])
+            depth += 2 * opens.long() - 1  # where it falls, what was put on the stack just now lies above it
+            if t:
+                closing, back = self.n_types + last % self.n_types, t - last // self.n_types
+                tokens[t] = torch.where(opens[0], types[t], closing)
+                labels[t - 1] = closing.masked_fill(opens[0], IGNORE)
+                slices[t - 1] = octave[back].masked_fill(opens[0], -1)
+        return tokens, labels, slices
 
 
 @lru_cache
