@@ -62,8 +62,9 @@ def test_chance_and_floor_are_what_guesses_score(task):
     assert (uniform == answers).double().mean() == pytest.approx(task.chance, abs=0.005)
     length = scored.sum(1)[:, None].expand_as(scored)[scored].tolist()
     place = scored.nonzero()[:, 1].tolist()
-    seen: dict[tuple[int, int], Counter[int]] = {}
-    for key, answer in zip(zip(length, place, strict=True), answers.tolist(), strict=True):
+    before = batch.tokens[scored].tolist()  # at the separator it is the separator
+    seen: dict[tuple[int, int, int], Counter[int]] = {}
+    for key, answer in zip(zip(length, place, before, strict=True), answers.tolist(), strict=True):
         seen.setdefault(key, Counter())[answer] += 1
     best = sum(counter.most_common(1)[0][1] for counter in seen.values())
     assert best / len(answers) == pytest.approx(task.floor, abs=0.01)

@@ -158,8 +158,10 @@ def _bag(task: Task, fitted: Batch, known: Answers, scored: Batch, asked: Answer
 
 
 def _some(n: int, most: int) -> Tensor:
-    """Indices of at most `most` of n answers, spread evenly."""
-    return torch.arange(n) if n <= most else torch.linspace(0, n - 1, most, dtype=torch.float64).long()
+    """Indices of at most `most` of n answers, in order. Every k-th one would favour some positions."""
+    if n <= most:
+        return torch.arange(n)
+    return torch.randperm(n, generator=Generator().manual_seed(0))[:most].sort().values
 
 
 def _counts(task: Task, batch: Batch, row: Tensor, position: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Generator, Tensor
 
 from attnbench.tasks import IGNORE, Batch, Task
 from attnbench.tasks.draw import randint
+from attnbench.tasks.guesses import commonest_share
 
 _SEED = 20240326  # of the facts; the seed of a sweep does not change them
 _FEWEST = 4  # keys in a sequence: with fewer, a test sequence could hold a key that no training sequence has
@@ -29,18 +30,21 @@ class Memorisation(Task):
 
     n_values: keys, and as many values. Tokens: keys 0 … n_values - 1, the values behind them, the question token.
     A key may come more than once. With an odd T the last position is a key that is not asked for.
-    chance and floor are 1 / n_values.
+    chance is 1 / n_values; floor, exact, is the score of one that knows all facts but not which key is asked for, and
+    takes the commonest of the keys read so far.
     Raises ValueError when T < 8.
     """
 
     title: ClassVar[str] = "facts that are the same in every sequence"
+    floor_from: ClassVar[str] = "the commonest key read so far"
 
     def __init__(self, T: int, *, n_values: Annotated[int, Ge(2)] = 128) -> None:
         super().__init__(T, n_values=n_values)
         if self.min_T() > T:
             raise ValueError(f"memorisation needs T of at least {self.min_T()}, got {T}")
         self.n_values, self.question, self.vocab_size = n_values, 2 * n_values, 2 * n_values + 1
-        self.chance = self.floor = 1 / n_values
+        self.chance = 1 / n_values
+        self.floor = _floor(n_values, T // 2)
         self.slice_names = ("all",)
 
     @classmethod
@@ -68,6 +72,12 @@ class Memorisation(Task):
     def _answers(self, row: list[int], known: dict[int, int]) -> list[int]:
         before = zip([self.question, *row], row, strict=False)
         return [known[key] if token == self.question else IGNORE for key, token in before]
+
+
+@lru_cache
+def _floor(n_values: int, n_asked: int) -> float:
+    """The mean share of the commonest of 1, 2 … n_asked keys."""
+    return sum(commonest_share(n, n_values) for n in range(1, n_asked + 1)) / n_asked
 
 
 @lru_cache

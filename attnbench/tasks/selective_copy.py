@@ -17,6 +17,7 @@ from torch import Generator, Tensor
 
 from attnbench.tasks import IGNORE, Batch, Task
 from attnbench.tasks.draw import edges, randint, slice_of
+from attnbench.tasks.guesses import commonest_share
 
 
 class SelectiveCopy(Task):
@@ -24,14 +25,14 @@ class SelectiveCopy(Task):
 
     n_items: symbols to copy. n_symbols: symbols to draw from. Tokens: symbols, the blank, the mark.
     T counts the n_items marks at the end.
-    chance and floor are 1 / n_symbols, the score of any fixed guess. A guess that knows which symbols a sequence holds,
-    but not their order, scores more: the commonest one is right in 0.26 of all cases at the default options.
+    chance is 1 / n_symbols, what a fixed guess scores; floor, exact, what the commonest symbol of the sequence does.
     Slices are octaves of the gap from an item to its mark, named by their lower edge: n_items, 2 n_items…
     Raises ValueError when T < 2 n_items.
     """
 
     title: ClassVar[str] = "copy what stands between blanks"
     slice_unit: ClassVar[str] = "gap"
+    floor_from: ClassVar[str] = "the commonest symbol of the sequence"
 
     def __init__(self, T: int, *, n_items: Annotated[int, Ge(1)] = 8, n_symbols: Annotated[int, Ge(2)] = 16) -> None:
         super().__init__(T, n_items=n_items, n_symbols=n_symbols)
@@ -40,7 +41,8 @@ class SelectiveCopy(Task):
         self.n_items, self.n_symbols = n_items, n_symbols
         self.blank, self.mark = n_symbols, n_symbols + 1
         self.vocab_size = n_symbols + 2
-        self.chance = self.floor = 1 / n_symbols
+        self.chance = 1 / n_symbols
+        self.floor = commonest_share(n_items, n_symbols)
         self.edges = edges(n_items, T - n_items)
         self.slice_names = tuple(map(str, self.edges))
 

@@ -8,10 +8,12 @@ Departures: no end token, the end of an answer is not scored; one string per seq
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Annotated, ClassVar
 
 import torch
+import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Generator, Tensor
 
@@ -25,13 +27,13 @@ class Sort(Strings):
     """Write a string in order; its length is uniform in [min_length, T // 2]. Options and slices as in `Strings`.
 
     Tokens: symbols, the separator, padding. chance is 1 / n_symbols; floor, exact, is the score of the likeliest symbol
-    of a rank among as many random ones: the first of a sorted string is small, the last large.
+    of a rank among as many random ones, given the one before it: it comes again, or the next larger one does.
     """
 
     title: ClassVar[str] = "write a string in ascending order"
     slice_unit: ClassVar[str] = "length"
     roles: ClassVar[tuple[Role, ...]] = ("causal",)
-    floor_from: ClassVar[str] = "the rank and the length"
+    floor_from: ClassVar[str] = "the rank, the length and the symbol before"
     n_places = 2
 
     def __init__(
@@ -70,20 +72,25 @@ class Sort(Strings):
 
 @lru_cache
 def _floor(n_symbols: int, min_length: int, max_length: int) -> float:
-    """Over all symbols of all lengths, the mean probability of the likeliest one at its rank."""
+    """Over all symbols of all lengths, how often the likeliest one of a rank is right, the one before it known."""
     lengths = range(min_length, max_length + 1)
-    return sum(float(_likeliest(n_symbols, length).sum()) for length in lengths) / sum(lengths)
+    right = sum(float(_likeliest(n_symbols, length).sum()) for length in lengths)
+    return right / sum(lengths)
 
 
 def _likeliest(n_symbols: int, length: int) -> Tensor:
-    """(length,) float64: probability of the likeliest symbol at each rank of `length` uniform symbols.
+    """(length,) float64: for each rank of `length` uniform symbols, how often the likeliest symbol is right.
 
-    The i-th smallest is at most k when at least i of them are: a binomial tail.
+    Of the first nothing is known, of each other one the symbol of the rank before it: a, followed by a or a + 1.
     """
-    below = (torch.arange(1, n_symbols + 1, dtype=torch.float64) / n_symbols)[:, None]  # P(one symbol is at most k)
-    count = torch.arange(length + 1, dtype=torch.float64)
-    whole = torch.tensor(length + 1.0, dtype=torch.float64)
-    log_choose = torch.lgamma(whole) - torch.lgamma(count + 1) - torch.lgamma(whole - count)
-    logs = log_choose + count * below.log() + torch.xlogy(length - count, 1 - below)
-    at_least = logs.exp().flip(1).cumsum(1).flip(1)[:, 1:]  # (n_symbols, length): P(i or more are at most k)
-    return at_least.diff(dim=0, prepend=torch.zeros(1, length, dtype=torch.float64)).amax(0)
+    rank = torch.arange(length + 1, dtype=torch.float64)[:, None]
+    share = torch.arange(n_symbols + 1, dtype=torch.float64) / n_symbols  # P(one symbol is among the first k)
+    choose = math.lgamma(length + 1) - torch.lgamma(rank + 1) - torch.lgamma(length - rank + 1)
+    below, above = choose + torch.xlogy(rank, share), torch.xlogy(length - rank, 1 - share)
+    at_most = (below + above).exp().flip(0).cumsum(0).flip(0)  # (rank, k): P(that many, or more, are among the first k)
+    is_a = at_most[1:].diff(dim=1)  # (length, a)
+    leaves_a = (below[:, 1:] + above[:, 1:]).exp() - (below[:, :-1] + above[:, 1:]).exp()  # rank is a, the next is more
+    beyond = F.pad(above[:, 2:], (0, 1), value=-math.inf)
+    skips = (below[:, 1:] + beyond).exp() - (below[:, :-1] + beyond).exp()  # rank is a, the next is more than a + 1
+    stays, steps = is_a[:-1] - leaves_a[1:-1], (leaves_a - skips)[1:-1]
+    return torch.cat((is_a[:1].amax(1), torch.maximum(stays, steps).sum(1)))
