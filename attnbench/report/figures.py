@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 from pandas import DataFrame
 
+from attnbench.analyse import learning
 from attnbench.analyse.compare import verdicts
-from attnbench.analyse.points import ACCURACY, MEMORY, STATE, TIME, Group, Measure, asked, groups, points
+from attnbench.analyse.points import ACCURACY, MEMORY, POINT, STATE, TIME, Group, Measure, asked, groups, points
 from attnbench.analyse.slices import by_slice, slice_unit
+from attnbench.protocol import LEARNED
 from attnbench.report import (
     crossover_plot,
     curves,
@@ -34,6 +36,10 @@ from attnbench.report.roofline import roofline
 
 APART = " Series stand a little to the left and right of their place, so that none hides another."
 FAMILIES = " Each family has panels of its own; pale: all other variants. Legends list series as their lines end."
+CURVES = "Thick: mean over seeds; thin: each seed's chosen trial, which keeps its last accuracy where it ended early."
+BEST_OF_N = (
+    "What the best of n trials is expected to reach: mean over seeds; bars: from the lowest seed to the highest."
+)
 AXES = {TIME: scales.TIME, MEMORY: scales.MEMORY, STATE: scales.STATE}
 
 
@@ -53,7 +59,7 @@ def pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
 
 
 def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
-    """Time and memory of each group, then crossovers, rooflines, fits and accuracies."""
+    """Time and memory of each group, then crossovers, rooflines, fits, accuracies and what learning took."""
     style = looks(zip(frame["label"], frame["variant"], strict=True))
     for measure in (TIME, MEMORY):
         for group in groups(asked(frame, measure)):
@@ -73,6 +79,8 @@ def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
         yield _fitted(one, AXES[one.measure], style, baseline)
     for group in groups(asked(frame, ACCURACY)):
         yield from _accuracies(group, style, baseline)
+    for group in groups(asked(frame, ACCURACY)):
+        yield from _learning(group, style, baseline)
 
 
 def _costs(group: Group, measure: Measure, style: Mapping[str, Look], baseline: str) -> Picture:
@@ -228,6 +236,39 @@ def _accuracies(group: Group, style: Mapping[str, Look], baseline: str) -> Itera
         figure = _scores(group, slices, lines, style, x_label=unit, title=title, baseline=baseline)
         name = words.file_name(f"accuracy_{unit}", group.settings, group.differs)
         yield Picture(name, f"{title}.{behind}", figure)
+
+
+def _learning(group: Group, style: Mapping[str, Look], baseline: str) -> Iterator[Picture]:
+    """Validation accuracy against steps, and of the best of n trials against n."""
+    single, best = learning.curves(group.frame), learning.best_by_n(group.frame)
+    if len(single):
+        single = single.assign(facet=_facets(single), x_text=single["x"].astype(str))
+        data = single.groupby([*POINT, "facet", "x", "x_text"], sort=False)["value"].mean().reset_index()
+        data = data.assign(low=np.nan, high=np.nan)
+        yield _learnt(group, data, style, baseline, "curves", "step", thin=single)
+    if len(best):
+        best = best.assign(facet=_facets(best), x=best["n"], x_text=best["n"].astype(str))
+        best = best.rename(columns={"accuracy": "value", "accuracy_low": "low", "accuracy_high": "high"})
+        yield _learnt(group, best, style, baseline, "best of n", "n trials")
+
+
+def _learnt(
+    group: Group, data: DataFrame, style: Mapping[str, Look], baseline: str, what: str, x: str, **more: Any
+) -> Picture:
+    """Accuracy on validation data over x, with chance, floor and the accuracy that counts as learnt."""
+    known = tables.references(group.frame)
+    known = known.assign(name=known["label"], facet=_facets(known))
+    learnt = known.drop_duplicates("facet").assign(name="learnt", value=LEARNED)
+    lines = pd.concat([known, learnt], ignore_index=True).assign(x=data["x"].min())
+    title = words.title(f"learning: {what}", group.settings)
+    axis = replace(scales.ACCURACY, label="accuracy on validation data")
+    texts: dict[str, Any] = {"x_label": x, "title": title, "note": _note(group, ACCURACY), "baseline": baseline}
+    figure = curves.curves(data, style, axis, references=lines, **texts, **more)
+    told = {"step": CURVES, "n trials": BEST_OF_N}[x]
+    caption = f"{title}. {told} Learnt: from {LEARNED:g} on.{_families(data)}"
+    return Picture(
+        words.file_name(f"learning_{what}".replace(" ", "_"), group.settings, group.differs), caption, figure
+    )
 
 
 def _scores(group: Group, data: DataFrame, lines: DataFrame, style: Mapping[str, Look], **texts: Any) -> plots.Picture:
