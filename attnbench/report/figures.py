@@ -36,10 +36,20 @@ from attnbench.report.roofline import roofline
 
 APART = " Series stand a little to the left and right of their place, so that none hides another."
 FAMILIES = " Each family has panels of its own; pale: all other variants. Legends list series as their lines end."
-CURVES = "Thick: mean over seeds; thin: each seed's chosen trial, which keeps its last accuracy where it ended early."
-BEST_OF_N = (
-    "What the best of n trials is expected to reach: mean over seeds; bars: from the lowest seed to the highest."
-)
+LEARNING = {  # what it is, what it is over, and what there is to see
+    "curves": (
+        "learning curves",
+        "step",
+        "Thick: mean over seeds; thin: each seed's chosen trial, which keeps its last accuracy where it ended early. "
+        f"Learnt: from {LEARNED:g} on.",
+    ),
+    "best_of_n": (
+        "best of n trials",
+        "n",
+        f"What the best of n trials can be expected to reach, mean over seeds; bars: from the lowest to the highest.{APART} "
+        f"Learnt: from {LEARNED:g} on.",
+    ),
+}
 AXES = {TIME: scales.TIME, MEMORY: scales.MEMORY, STATE: scales.STATE}
 
 
@@ -245,30 +255,31 @@ def _learning(group: Group, style: Mapping[str, Look], baseline: str) -> Iterato
         single = single.assign(facet=_facets(single), x_text=single["x"].astype(str))
         data = single.groupby([*POINT, "facet", "x", "x_text"], sort=False)["value"].mean().reset_index()
         data = data.assign(low=np.nan, high=np.nan)
-        yield _learnt(group, data, style, baseline, "curves", "step", thin=single)
+        yield _learnt(group, data, style, baseline, "curves", thin=single)
     if len(best):
         best = best.assign(facet=_facets(best), x=best["n"], x_text=best["n"].astype(str))
         best = best.rename(columns={"accuracy": "value", "accuracy_low": "low", "accuracy_high": "high"})
-        yield _learnt(group, best, style, baseline, "best of n", "n trials")
+        yield _learnt(group, best, style, baseline, "best_of_n", apart=True)
 
 
-def _learnt(
-    group: Group, data: DataFrame, style: Mapping[str, Look], baseline: str, what: str, x: str, **more: Any
-) -> Picture:
-    """Accuracy on validation data over x, with chance, floor and the accuracy that counts as learnt."""
+def _learnt(group: Group, data: DataFrame, style: Mapping[str, Look], baseline: str, kind: str, **more: Any) -> Picture:
+    """Accuracy on validation data over x, with chance, floor and what counts as learnt. kind: of LEARNING."""
+    what, x_label, told = LEARNING[kind]
+    data = data.sort_values(["d_model", "T", "label"], key=lambda part: _control_first(part, baseline), kind="stable")
     known = tables.references(group.frame)
     known = known.assign(name=known["label"], facet=_facets(known))
     learnt = known.drop_duplicates("facet").assign(name="learnt", value=LEARNED)
     lines = pd.concat([known, learnt], ignore_index=True).assign(x=data["x"].min())
-    title = words.title(f"learning: {what}", group.settings)
-    axis = replace(scales.ACCURACY, label="accuracy on validation data")
-    texts: dict[str, Any] = {"x_label": x, "title": title, "note": _note(group, ACCURACY), "baseline": baseline}
-    figure = curves.curves(data, style, axis, references=lines, **texts, **more)
-    told = {"step": CURVES, "n trials": BEST_OF_N}[x]
-    caption = f"{title}. {told} Learnt: from {LEARNED:g} on.{_families(data)}"
-    return Picture(
-        words.file_name(f"learning_{what}".replace(" ", "_"), group.settings, group.differs), caption, figure
-    )
+    title = words.title(what, group.settings)
+    texts: dict[str, Any] = {"x_label": x_label, "title": title, "note": _note(group, ACCURACY), "baseline": baseline}
+    figure = curves.curves(data, style, scales.VALIDATION, references=lines, **texts, **more)
+    caption = f"{title}. {told}{_families(data)}"
+    return Picture(words.file_name(f"learning_{kind}", group.settings, group.differs), caption, figure)
+
+
+def _control_first(part: pd.Series, control: str) -> pd.Series:
+    """A column as it is, or labels by whether they are another than the control."""
+    return part != control if part.name == "label" else part
 
 
 def _scores(group: Group, data: DataFrame, lines: DataFrame, style: Mapping[str, Look], **texts: Any) -> plots.Picture:
