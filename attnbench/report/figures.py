@@ -46,8 +46,8 @@ LEARNING = {  # what it is, what it is over, and what there is to see
     "best_of_n": (
         "best of n trials",
         "n",
-        f"What the best of n trials can be expected to reach, mean over seeds; bars: from the lowest to the highest.{APART} "
-        f"Learnt: from {LEARNED:g} on.",
+        "What the best of n trials can be expected to reach, mean over seeds; bars: from the lowest to the highest."
+        f"{APART} Learnt: from {LEARNED:g} on.",
     ),
 }
 AXES = {TIME: scales.TIME, MEMORY: scales.MEMORY, STATE: scales.STATE}
