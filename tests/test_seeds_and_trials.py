@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 import pytest
 from frames import frame, scores
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnbench.analyse.learning import best_by_n, chosen, curves, learning, ranks, rates, steps, unranked
@@ -49,6 +49,7 @@ def rows_of(*parts, control="fused"):
 # Seeds
 
 
+@settings(max_examples=15)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=6))
 def test_the_interval_of_a_row_is_students_cut_to_shares(accuracies):
     (row,) = learning(frame(cells("a", *accuracies)), "a").to_dict("records")
