@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnbench.analyse.seeds import Interval, difference, interval
 from attnbench.claims.conduct import written
 from attnbench.claims.pack import Expectation, Pack, chosen, matching, read
 from attnbench.claims.verdict import (
     Finding,
-    Interval,
     control_at_floor,
-    difference,
     guessed,
-    interval,
     judged,
     state_of,
     verdict,

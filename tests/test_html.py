@@ -106,7 +106,16 @@ def test_the_page_says_what_was_measured(whole_run):
     assert "made to be oom" in page
     assert "train.steps – 5" in page
     assert "lstm 36 34 1 1 0 0" in page
-    assert headings(whole_run / PAGE) == ["Cells", "Time", "Memory", "Accuracy", "Cost", "Settings", "Environment"]
+    assert headings(whole_run / PAGE) == [
+        "Cells",
+        "Time",
+        "Memory",
+        "Accuracy",
+        "Learning",
+        "Cost",
+        "Settings",
+        "Environment",
+    ]
 
 
 def test_the_answer_names_the_crossovers_per_width():

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from scipy.special import stdtrit
-
+from attnbench.analyse.seeds import Interval, difference, interval
 from attnbench.claims.pack import MARGIN, Expectation, Where, matching
 
 State = Literal["holds", "contradicted", "open", "missing"]
@@ -16,21 +15,11 @@ Verdict = Literal["reproduced", "trend reproduced", "refuted", "not resolvable a
 Row = Mapping[str, Any]
 AT_FLOOR = 0.05  # a control that is no further above its floor has learnt nothing
 ALONE = 0.1  # by which one seed has to miss a limit to contradict it
-TAIL = 0.975
 SETTING = (  # all that decides a cell but its seed
     *("label", "options", "task", "task_options", "role", "T", "S", "d_model", "n_heads", "n_layers", "d_ff"),
     *("embedding_std", "positions", "max_T", "dtype", "device", "threads"),
 )
 NAMED = ("task", "T", "d_model", "n_heads", "n_layers", "d_ff", "positions")  # told where they differ
-
-
-class Interval(NamedTuple):
-    """A mean over n seeds and its 95 % interval of Student's t; NaN limits for one seed."""
-
-    mean: float
-    low: float
-    high: float
-    n: int
 
 
 class Finding(NamedTuple):
@@ -92,26 +81,6 @@ def control_at_floor(control: Where | None, rows: Sequence[Row]) -> bool:
         bool(values) and statistics.fmean(values) <= floor + AT_FLOOR
         for values, floor in zip(groups, floors, strict=True)
     )
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """Of the mean of one value per seed."""
-    n, mean = len(values), statistics.fmean(values)
-    if n < 2:
-        return Interval(mean, math.nan, math.nan, n)
-    half = float(stdtrit(n - 1, TAIL)) * statistics.stdev(values) / math.sqrt(n)
-    return Interval(mean, mean - half, mean + half, n)
-
-
-def difference(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """Of the mean of a less that of b, by Welch's degrees of freedom."""
-    mean, n = statistics.fmean(a) - statistics.fmean(b), min(len(a), len(b))
-    if n < 2:
-        return Interval(mean, math.nan, math.nan, n)
-    parts = [statistics.variance(one) / len(one) for one in (a, b)]
-    squares = sum(part**2 / (len(one) - 1) for part, one in zip(parts, (a, b), strict=True))
-    half = float(stdtrit(sum(parts) ** 2 / squares, TAIL)) * math.sqrt(sum(parts)) if squares else 0.0
-    return Interval(mean, mean - half, mean + half, n)
 
 
 def state_of(found: Interval, at_least: float | None, at_most: float | None) -> State:

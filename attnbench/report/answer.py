@@ -10,6 +10,7 @@ from pandas import DataFrame
 from attnbench.analyse.chance import at_chance
 from attnbench.analyse.compare import verdicts
 from attnbench.analyse.crossover import Crossover, crossovers
+from attnbench.analyse.learning import unranked
 from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, points
 from attnbench.analyse.slices import REACH, by_slice, reaches, slice_unit
 from attnbench.report import fits, tables, words
@@ -104,24 +105,26 @@ def _compared(group: Group, measure: Measure, baseline: str) -> str:
 def _learned(group: Group, baseline: str) -> str:
     """Per width, at the largest T: the reach of each variant, or its accuracy where the task has no slices.
 
-    The baseline is the control: where guessing does as well as it, the task says nothing of the others.
+    The baseline is the control: where guessing does as well as it, or it has no score, the task says nothing of the
+    others.
     """
     largest, guessing = group.frame["T"].max(), at_chance(group.frame)
+    silent = unranked(group.frame, baseline)
     merged = points(group.frame, ACCURACY)
     merged = merged[merged["T"] == largest].sort_values("d_model", kind="stable")
     reach = reaches(by_slice(group.frame))
     ranked: list[str] = []
-    unranked: list[str] = []
+    untold: list[str] = []
     for d, part in merged.groupby("d_model"):
         told = {point.label: _score(point, reach, guessing) for point in part.itertuples()}
-        if (baseline, d, largest) in guessing:
-            unranked.append(f"d = {d}: {told[baseline]}")
+        if silent.get((d, largest), "no control") != "no control":
+            untold.append(f"d = {d}: {told[baseline]}")
         else:
             first = [label for label in told if label == baseline]
             ranked.append(f"d = {d}: {', '.join(f'{label} {told[label]}' for label in dict.fromkeys([*first, *told]))}")
     what = f"the {slice_unit(group.frame)} up to which it stays above {REACH:g}" if reach else "its mean"
     control = f"At T = {largest}, variants are not ranked where {baseline}, the control, has learned nothing: "
-    said = [(control, unranked), (f"At T = {largest}, {what}: ", ranked)]
+    said = [(control, untold), (f"At T = {largest}, {what}: ", ranked)]
     return " ".join(f"{head}{'; '.join(parts)}." for head, parts in said if parts)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame
@@ -17,6 +18,7 @@ from attnbench.report.scales import Axis
 
 REFERENCES: Mapping[str, tuple[int, tuple[float, ...]]] = {  # every other line of reference is dashed
     "chance": (0, (1, 1.6)),
+    "learnt": (0, (8, 1.5, 1, 1.5)),
     "equal operations": (0, (8, 1.5, 1, 1.5)),
     "equal operations of mixing alone": (0, (1, 1.6)),
 }
@@ -33,6 +35,7 @@ def curves(
     note: str = "",
     references: DataFrame | None = None,
     marks: Mapping[float, str] | None = None,
+    thin: DataFrame | None = None,
     apart: bool = False,
     baseline: str = "",
 ) -> Figure:
@@ -40,6 +43,7 @@ def curves(
 
     data: columns label, facet, x, x_text, value, low, high (value NaN: left out). references: name, facet, x, value.
     marks: ticks of x, by default every x with its x_text.
+    thin: lines behind those of their label, one per seed: label, facet, seed, x, value.
     apart: draw each line a little to one side of its x, so that lines of one value do not hide each other.
     baseline: the label that is in every panel where more than `panels.MOST` labels share one, which then has a panel
     for each family.
@@ -55,6 +59,8 @@ def curves(
             plots.x_scale(panel.axes, marks, sheet.panel_width)
             plots.y_scale(panel.axes, axis, limits)
             shift = scales.dodge(list(marks), len(panel.labels) if apart else 1)
+            if thin is not None:
+                _thin(panel, thin[thin["facet"] == panel.facet], looks)
             _draw(panel, data[data["facet"] == panel.facet], looks, shift)
             if references is not None:
                 _references(panel.axes, references[references["facet"] == panel.facet])
@@ -77,6 +83,15 @@ def _draw(panel: panels.Panel, data: DataFrame, looks: Mapping[str, Look], shift
         line = data[data["label"] == label].sort_values("x", kind="stable")
         line = line.assign(x=line["x"] * shift[i % len(shift)])
         plots.series(panel.axes, line, looks[label], 1 - i / last)
+
+
+def _thin(panel: panels.Panel, lines: DataFrame, looks: Mapping[str, Look]) -> None:
+    """The lines of single seeds, in the colours of their labels."""
+    for label in panel.labels:
+        parts = lines[lines["label"] == label].groupby("seed", sort=False)
+        paths = [part[["x", "value"]].to_numpy(dtype=float) for _, part in parts]
+        thin = LineCollection(paths, colors=looks[label].colour, linewidths=0.6, alpha=0.45, zorder=2.5)
+        panel.axes.add_collection(thin, autolim=False)
 
 
 def _reference_handle(name: str) -> Line2D:

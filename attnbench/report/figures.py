@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 from pandas import DataFrame
 
+from attnbench.analyse import learning
 from attnbench.analyse.compare import verdicts
-from attnbench.analyse.points import ACCURACY, MEMORY, STATE, TIME, Group, Measure, asked, groups, points
+from attnbench.analyse.points import ACCURACY, MEMORY, POINT, STATE, TIME, Group, Measure, asked, groups, points
 from attnbench.analyse.slices import by_slice, slice_unit
+from attnbench.protocol import LEARNED
 from attnbench.report import (
     crossover_plot,
     curves,
@@ -34,6 +36,20 @@ from attnbench.report.roofline import roofline
 
 APART = " Series stand a little to the left and right of their place, so that none hides another."
 FAMILIES = " Each family has panels of its own; pale: all other variants. Legends list series as their lines end."
+LEARNING = {  # what it is, what it is over, and what there is to see
+    "curves": (
+        "learning curves",
+        "step",
+        "Thick: mean over seeds; thin: each seed's chosen trial, which keeps its last accuracy where it ended early. "
+        f"Learnt: from {LEARNED:g} on.",
+    ),
+    "best_of_n": (
+        "best of n trials",
+        "n",
+        "What the best of n trials can be expected to reach, mean over seeds; bars: from the lowest to the highest."
+        f"{APART} Learnt: from {LEARNED:g} on.",
+    ),
+}
 AXES = {TIME: scales.TIME, MEMORY: scales.MEMORY, STATE: scales.STATE}
 
 
@@ -53,7 +69,7 @@ def pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
 
 
 def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
-    """Time and memory of each group, then crossovers, rooflines, fits and accuracies."""
+    """Time and memory of each group, then crossovers, rooflines, fits, accuracies and what learning took."""
     style = looks(zip(frame["label"], frame["variant"], strict=True))
     for measure in (TIME, MEMORY):
         for group in groups(asked(frame, measure)):
@@ -73,6 +89,8 @@ def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
         yield _fitted(one, AXES[one.measure], style, baseline)
     for group in groups(asked(frame, ACCURACY)):
         yield from _accuracies(group, style, baseline)
+    for group in groups(asked(frame, ACCURACY)):
+        yield from _learning(group, style, baseline)
 
 
 def _costs(group: Group, measure: Measure, style: Mapping[str, Look], baseline: str) -> Picture:
@@ -228,6 +246,40 @@ def _accuracies(group: Group, style: Mapping[str, Look], baseline: str) -> Itera
         figure = _scores(group, slices, lines, style, x_label=unit, title=title, baseline=baseline)
         name = words.file_name(f"accuracy_{unit}", group.settings, group.differs)
         yield Picture(name, f"{title}.{behind}", figure)
+
+
+def _learning(group: Group, style: Mapping[str, Look], baseline: str) -> Iterator[Picture]:
+    """Validation accuracy against steps, and of the best of n trials against n."""
+    single, best = learning.curves(group.frame), learning.best_by_n(group.frame)
+    if len(single):
+        single = single.assign(facet=_facets(single), x_text=single["x"].astype(str))
+        data = single.groupby([*POINT, "facet", "x", "x_text"], sort=False)["value"].mean().reset_index()
+        data = data.assign(low=np.nan, high=np.nan)
+        yield _learnt(group, data, style, baseline, "curves", thin=single)
+    if len(best):
+        best = best.assign(facet=_facets(best), x=best["n"], x_text=best["n"].astype(str))
+        best = best.rename(columns={"accuracy": "value", "accuracy_low": "low", "accuracy_high": "high"})
+        yield _learnt(group, best, style, baseline, "best_of_n", apart=True)
+
+
+def _learnt(group: Group, data: DataFrame, style: Mapping[str, Look], baseline: str, kind: str, **more: Any) -> Picture:
+    """Accuracy on validation data over x, with chance, floor and what counts as learnt. kind: of LEARNING."""
+    what, x_label, told = LEARNING[kind]
+    data = data.sort_values(["d_model", "T", "label"], key=lambda part: _control_first(part, baseline), kind="stable")
+    known = tables.references(group.frame)
+    known = known.assign(name=known["label"], facet=_facets(known))
+    learnt = known.drop_duplicates("facet").assign(name="learnt", value=LEARNED)
+    lines = pd.concat([known, learnt], ignore_index=True).assign(x=data["x"].min())
+    title = words.title(what, group.settings)
+    texts: dict[str, Any] = {"x_label": x_label, "title": title, "note": _note(group, ACCURACY), "baseline": baseline}
+    figure = curves.curves(data, style, scales.VALIDATION, references=lines, **texts, **more)
+    caption = f"{title}. {told}{_families(data)}"
+    return Picture(words.file_name(f"learning_{kind}", group.settings, group.differs), caption, figure)
+
+
+def _control_first(part: pd.Series, control: str) -> pd.Series:
+    """A column as it is, or labels by whether they are another than the control."""
+    return part != control if part.name == "label" else part
 
 
 def _scores(group: Group, data: DataFrame, lines: DataFrame, style: Mapping[str, Look], **texts: Any) -> plots.Picture:

@@ -17,7 +17,7 @@ from attnbench.report.tables import RULE, denominator, summary
 from attnbench.report.writers import Table
 
 LONG = 16  # rows from which a table is folded
-MEASURED = ("time", "memory", "accuracy")
+MEASURED = ("time", "memory", "accuracy", "learning")
 
 
 class Image(NamedTuple):
@@ -29,7 +29,7 @@ class Image(NamedTuple):
 
 
 def image(name: str, caption: str, svg: Path) -> Image:
-    """Embed a picture; its section is the measure that its name begins with."""
+    """Embed a picture; its section is the part of its name that is one."""
     encoded = base64.b64encode(svg.read_bytes()).decode("ascii")
     return Image(_section(name), caption, f"data:image/svg+xml;base64,{encoded}")
 
@@ -94,5 +94,5 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 def _section(name: str) -> str:
-    """The measure a file name speaks of: "crossovers_time_B-2" is about time."""
+    """The section a file name speaks of: "crossovers_time_B-2" is about time."""
     return next((part for part in name.split("_") if part in MEASURED), name)

@@ -39,6 +39,7 @@ RATE = Axis("FLOP/s", lambda value: words.short(value, words.COUNT_UNITS))
 CROSSOVER = Axis("T of the crossover", words.whole, base=2)
 CROSSOVER_BY_WIDTH = Axis("T of the crossover / d", lambda value: f"{value:g}", base=2)
 ACCURACY = Axis("accuracy", lambda value: f"{value:g}", kind="share")
+VALIDATION = replace(ACCURACY, label="accuracy on validation data")
 
 
 @dataclass(frozen=True)
