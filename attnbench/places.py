@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from attnbench.catalogue import Catalogue, variant_key
+from attnbench.catalogue import Catalogue, Described, variant_key
 from attnbench.errors import did_you_mean
 from attnbench.wording import toml_key
 
@@ -52,45 +52,40 @@ def options_at(tables: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def mistakes(test_at: Sequence[Mapping[str, Any]], trained: Iterable[Trained], catalogue: Catalogue) -> Iterator[str]:
     """One line per mistake of `test_at`: options that no task has, and places that a task cannot make."""
-    cells = list(trained)
+    found = ((cell, _described(cell, {}, catalogue)) for cell in trained)
+    cells = [(cell, task) for cell, task in found if not (task.error or task.mistakes)]  # else told where it is named
+    known = {option for _, task in cells for option in task.options}
     for i, asked in enumerate(test_at):
         where, changed = f"train.test_at[{i}]", _changed(asked)
-        meant = [cell for cell in cells if not _unknown(cell, changed, catalogue)]
+        meant = [(cell, task) for cell, task in cells if changed.keys() <= task.options.keys()]
         if cells and not meant:
-            option, known = next(iter(_unknown(cells[0], changed, catalogue).items()))
-            yield f"{where}.{toml_key(option)}: unknown option of {cells[0].task}{did_you_mean(option, known)}"
-        for cell in meant:
-            yield from (f"{where}{line}" for line in _one_place(cell, asked, changed, catalogue))
+            option = next((option for option in changed if option not in known), next(iter(changed)))
+            yield f"{where}.{toml_key(option)}: no task here takes it{did_you_mean(option, {*known, 'T'} - {option})}"
+        for cell, task in meant:
+            there = _described(cell, changed, catalogue)
+            yield from (f"{where}{line}" for line in _one_place(cell, task, there, asked))
 
 
 def _changed(place: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in place.items() if name != "T"}
 
 
-def _unknown(cell: Trained, changed: Mapping[str, Any], catalogue: Catalogue) -> dict[str, list[str]]:
-    """The options of a place that the task of a cell does not take, each with those that it does."""
-    task = catalogue.tasks.get(variant_key(cell.task, cell.options))
-    if task is None or task.error or task.mistakes:
-        return {}  # told where the task is named
-    return {name: [*task.options, "T"] for name in changed if name not in task.options}
+def _described(cell: Trained, changed: Mapping[str, Any], catalogue: Catalogue) -> Described:
+    """The task of a cell with these options changed."""
+    return catalogue.tasks.get(variant_key(cell.task, {**cell.options, **changed}), Described(error="unknown"))
 
 
-def _one_place(
-    cell: Trained, asked: Mapping[str, Any], changed: Mapping[str, Any], catalogue: Catalogue
-) -> Iterator[str]:
+def _one_place(cell: Trained, task: Described, there: Described, asked: Mapping[str, Any]) -> Iterator[str]:
     """What keeps the task of a cell from being made at one place; each line goes on behind the place's key."""
-    trained = catalogue.tasks.get(variant_key(cell.task, cell.options))
-    there = catalogue.tasks.get(variant_key(cell.task, {**cell.options, **changed}))
-    if trained is None or there is None or trained.error or trained.mistakes:
-        return  # told where the task is named
     T = asked.get("T", cell.T)
-    told = "".join(f", {name} = {value}" for name, value in changed.items())
-    yield from (f".{toml_key(option)}: {message}" for option, message in there.mistakes if option in changed)
-    if there.error:
+    told = ", ".join(f"{name} = {value}" for name, value in _changed(asked).items())
+    if there.mistakes:
+        yield from (f".{toml_key(option)}: {message}" for option, message in there.mistakes)
+    elif there.error:
         yield f": {cell.task} cannot be made there: {there.error}"
-    elif not there.mistakes and there.vocab_size != trained.vocab_size:
-        yield f": {cell.task} has {there.vocab_size} tokens there, and {trained.vocab_size} where the model is trained"
-    elif not there.mistakes and there.min_T > T:
-        yield f": T = {T} is too short for {cell.task}{told}; its smallest T is {there.min_T}"
+    elif there.vocab_size != task.vocab_size:
+        yield f": {cell.task} has {there.vocab_size} tokens there, and {task.vocab_size} where the model is trained"
+    elif there.min_T > T:
+        yield f": T = {T} is too short for {cell.task}{told and f' with {told}'}; its smallest T is {there.min_T}"
     elif cell.max_T is not None and cell.max_T < T:
         yield f".T: {T} is beyond max_T = {cell.max_T}"
