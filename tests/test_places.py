@@ -212,7 +212,7 @@ def test_a_place_of_other_tokens_fails_before_anything_is_trained():
 
 
 def test_a_place_with_too_few_sequences_fails_before_anything_is_trained():
-    with pytest.raises(ValueError, match="parity at T = 5 .* is too small"):
+    with pytest.raises(ValueError, match=r"parity at T = 5 .* is too small"):
         train(never_built, Parity(16), QUICK, 0, places=[Elsewhere(Parity(5))])
 
 
