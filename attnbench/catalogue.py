@@ -15,7 +15,7 @@ class Described:
     """What a process with torch says of one variant (or task) with one set of options.
 
     options: every option with the value in force. digest: of the sources that decide its numbers.
-    cross: the variant that a task of sequence to sequence takes as cross-attention.
+    cross: the variant that a task of sequence to sequence takes as cross-attention. vocab_size: of a task at min_T.
     mistakes: (option, message) pairs; error: why it cannot be loaded at all.
     """
 
@@ -26,6 +26,7 @@ class Described:
     mistakes: tuple[tuple[str, str], ...] = ()
     error: str | None = None
     cross: str | None = None
+    vocab_size: int = 0
 
 
 @dataclass(frozen=True)

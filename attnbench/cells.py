@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from attnbench.catalogue import Catalogue, variant_key
+from attnbench.catalogue import Catalogue, Described, variant_key
+from attnbench.places import places_of
 from attnbench.settings import DType, Level, Measure, Phase, PositionKind, Role, most_positions
 from attnbench.sweep import Sweep, VariantUse, points
 from attnbench.wording import printable
@@ -156,7 +157,7 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
     ]
     return Cell(
         **{key: point[key] for key in AS_ASKED},
-        **_sizes(point, [part.positions for part in described]),
+        **_sizes(point, [part.positions for part in described], _longest(point, sweep, task)),
         parts=tuple(VariantUse(use.name, dict(d.options)) for use, d in zip(uses, described, strict=True)),
         B=point["B"] or sweep.train.batch_size,
         device=device,
@@ -173,10 +174,17 @@ def _task_key(use: VariantUse, sweep: Sweep) -> str:
     return variant_key(use.name, {**sweep.tasks.get(use.name, {}), **use.options})
 
 
-def _sizes(point: Mapping[str, Any], positions: Sequence[PositionKind]) -> dict[str, Any]:
+def _longest(point: Mapping[str, Any], sweep: Sweep, task: Described | None) -> int:
+    """The largest T at which the model of a point is trained or tested."""
+    T: int = point["T"]
+    places = places_of(sweep.train.test_at, T, task.options) if task else []
+    return max([T, *(place.T for place in places)])
+
+
+def _sizes(point: Mapping[str, Any], positions: Sequence[PositionKind], longest: int) -> dict[str, Any]:
     """The sizes of a point that follow from others, None where its level has no use for them.
 
-    positions: what each part of the variant needs by itself.
+    positions: what each part of the variant needs by itself. longest: the largest T that it meets.
     """
     T, d_model, level = point["T"], point["d_model"], point["level"]
     S, d_ff = point.get("S") or T, point.get("d_ff")
@@ -189,7 +197,7 @@ def _sizes(point: Mapping[str, Any], positions: Sequence[PositionKind]) -> dict[
     return {
         "S": S,
         "n_heads": d_model // point["d_head"] if "d_head" in point else point["n_heads"],
-        "max_T": point.get("max_T") or max(T, S) + one_more,
+        "max_T": point.get("max_T") or max(longest, S) + one_more,
         "d_ff": (4 * d_model if d_ff is None else d_ff) if level in ("block", "model") else None,
         **(model if level == "model" else dict.fromkeys(model)),
     }

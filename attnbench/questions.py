@@ -70,6 +70,53 @@ def crossover(
     raise typer.Exit(0 if answer.is_one else 1)
 
 
+def capacity(
+    variants: Annotated[list[str], typer.Argument(metavar="VARIANT...", help=f"What is trained: {Target}.")],
+    task: Annotated[str, typer.Option(metavar="TASK", help="What it is trained on.")] = "mqar",
+    load: Annotated[str, typer.Option(metavar="OPTION", help="The task's option that is searched.")] = "n_pairs",
+    d: Annotated[int, typer.Option("--d", min=1, metavar="D", help="The width d_model.")] = 32,
+    length: Annotated[int, typer.Option("--T", min=1, metavar="T", help="The length.")] = 128,
+    low: Annotated[int, typer.Option(metavar="LOW", help="The smallest load to train at.")] = 2,
+    high: Annotated[int, typer.Option(metavar="HIGH", help="The largest; the task must fit into T.")] = 32,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As for run: seed=[0,1,2], train.steps=500.")
+    ] = None,
+    plugin: Plugins = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run here, with a report.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Say up to which load of a task each variant learns it to 90 %.
+
+    The load is bisected, each time with a fresh training, until a load that was learnt and one that was not are within
+    15 % of each other. The same command with the same --out goes on where it stopped, and trains nothing twice.
+
+    Example: attnbench capacity fused mamba2 deltanet --d 32 --out my_capacity
+    """
+    from attnbench.capacity_search import Question, Search
+    from attnbench.report import capacity as words
+
+    sources = _several(variants, plugin or [])
+    files = tuple(file for source in sources for file in plugin_files_of(source))
+    names = tuple(dict.fromkeys(source.name for source in sources))
+    question = Question(names, task, load, d, length, low, high, tuple(overrides or ()), files)
+    with ExitStack() as stack:
+        folder = out or Path(stack.enter_context(TemporaryDirectory(prefix="attnbench-"))) / "run"
+        found = Search(question, folder, shown=lambda: _shown(debug), say=_say).run()
+        show(words.table(found, str(question), low, high))
+        if out is not None:
+            from attnbench.report import of_runs
+
+            print(f"report: {of_runs([out])[0]}")
+    raise typer.Exit(0 if all(one.is_one for one in found) else 1)
+
+
+def _several(targets: list[str], plugins: list[Path]) -> list[Source]:
+    from attnbench.execute.local import FreshProcesses
+
+    with FreshProcesses() as processes:
+        return [one_source(processes, target, plugins) for target in targets]
+
+
 def _both(a: str, b: str, plugins: list[Path]) -> tuple[list[Source], str]:
     """Two variants, and the role in which both are compared. Raises RequestError when they are one."""
     from attnbench.execute.local import FreshProcesses

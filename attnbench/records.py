@@ -124,6 +124,7 @@ COLUMNS = (
     "rule",
     "quick",
     "baselines",
+    "tested",
     "overlap",
     "fingerprint",
     "amp",

@@ -58,6 +58,16 @@ def size(n_bytes: int) -> str:
     return next((f"{n_bytes // unit} {name}" for name, unit in units.items() if n_bytes % unit == 0), f"{n_bytes} B")
 
 
+def _place(value: Any) -> Any:
+    """One entry of test_at, its T a count."""
+    if not isinstance(value, dict) or not value:
+        raise ValueError("expected a table such as { T = 128 } or { n_pairs = 16 }")
+    T = whole(value.get("T", 1))
+    if not isinstance(T, int) or isinstance(T, bool) or not 1 <= T < 2**63:
+        raise ValueError("expected a T of at least 1")
+    return value | ({"T": T} if "T" in value else {})
+
+
 X = TypeVar("X")
 Count = Annotated[int, BeforeValidator(whole), Field(ge=1, lt=2**63)]
 WholeNumber = Annotated[int, BeforeValidator(whole), Field(ge=0, lt=2**63)]  # TOML's own limit, and torch's
@@ -100,6 +110,8 @@ class TrainSettings(Settings):
     trial to its end. quick: the first trial alone; each row says so.
     n_training: how many distinct sequences training repeats, shuffled each time; None: fresh ones in every batch.
     n_validation, n_test: sequences to choose on, and to score on.
+    test_at: where else the chosen model is scored, once each, without further training: tables of T and of options of
+    the task, such as { T = 256, n_pairs = 16 }; a place counts for the tasks that take its options.
     compile: train through torch.compile. amp: train with mixed precision; scores are taken in the cell's own dtype.
     """
 
@@ -117,5 +129,6 @@ class TrainSettings(Settings):
     stop_at: float | None = Field(default=0.99, gt=0, le=1)
     judged_at: Literal["last", "best"] = "last"
     quick: bool = False
+    test_at: Annotated[list[Annotated[dict[str, Any], BeforeValidator(_place)]], BeforeValidator(as_list)] = []
     compile: bool = False
     amp: Literal["bfloat16"] | None = None

@@ -19,6 +19,8 @@ from pydantic_core import ErrorDetails
 
 from attnbench.catalogue import Catalogue, Described, variant_key
 from attnbench.errors import RequestError, did_you_mean
+from attnbench.places import Trained, options_at
+from attnbench.places import mistakes as place_mistakes
 from attnbench.registry import Source
 from attnbench.settings import (
     Bytes,
@@ -168,8 +170,9 @@ def wanted_variants(tables: Mapping[str, Any]) -> list[VariantUse]:
 
 
 def wanted_tasks(tables: Mapping[str, Any]) -> list[VariantUse]:
-    """Every (task, options) that a sweep file, valid or not, seems to ask for, [tasks] tables merged in."""
-    return [use for _, use, _ in _named(tables, "task")]
+    """Every (task, options) that a sweep file, valid or not, seems to ask for, [tasks] tables and places merged in."""
+    uses = [use for _, use, _ in _named(tables, "task")]
+    return uses + [VariantUse(use.name, {**use.options, **at}) for use in uses for at in options_at(tables)]
 
 
 def timeout_of(tables: Mapping[str, Any]) -> float:
@@ -204,6 +207,8 @@ def validate(tables: Mapping[str, Any], place: str, catalogue: Catalogue) -> Swe
     except ValidationError as error:
         lines += [_line(tables, detail) for detail in error.errors(include_url=False)]
     lines += [*_name_mistakes(tables, catalogue), *_grid_mistakes(tables, catalogue)]
+    if sweep is not None:
+        lines += place_mistakes(sweep.train.test_at, _trained(sweep), catalogue)
     mistakes = [*catalogue.clashes, *(f"{place}: {line}" for line in lines)]
     missing = [use.name not in catalogue.variant_sources for use in wanted_variants(tables)]
     missing += [use.name not in catalogue.task_sources for use in wanted_tasks(tables)]
@@ -278,6 +283,14 @@ def _grid_mistakes(tables: Mapping[str, Any], catalogue: Catalogue) -> Iterator[
             if all(getattr(grid, key) or getattr(defaults, key) for key in _REQUIRED):
                 for point in points(grid, defaults):
                     yield from (f"grid[{i}].{line}" for line in _point_mistakes(point, tables, catalogue))
+
+
+def _trained(sweep: Sweep) -> Iterator[Trained]:
+    """What the points of accuracy grids train on."""
+    for point in (point for grid in sweep.grid for point in points(grid, sweep.defaults)):
+        use: VariantUse | None = point.get("task")
+        if use is not None and "T" in point:
+            yield Trained(use.name, {**sweep.tasks.get(use.name, {}), **use.options}, point["T"], point.get("max_T"))
 
 
 def _one_grid_mistakes(grid: Grid, defaults: Grid) -> Iterator[str]:

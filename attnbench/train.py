@@ -9,7 +9,7 @@ sequences. Nothing else ever sees them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
+from attnbench.elsewhere import Elsewhere, prepared, tested
 from attnbench.optimise import adamw, hidden_of, lr_factor, train_step
 from attnbench.protocol import Setting, rule, settings_of, steps_to_learn
 from attnbench.scoring import Chunk, Score, chunks_of, device_of, evaluate
@@ -42,6 +43,7 @@ class TrainResult:
     trials: one dict per setting that was tried; see `Trial`. lr, weight_decay: of the one chosen. steps_to_learn: of
     the one chosen, None where it never learnt. rule: how it was chosen and scored. quick: whether trials were left out.
     baselines: accuracy of trivial guesses by name, fitted to other sequences and scored on the test sequences.
+    tested: accuracies at other places, see `elsewhere.Prepared.row`.
     overlap: share of the test sequences that training draws too. fingerprint: SHA-256 of validation and test sequences.
     """
 
@@ -69,6 +71,7 @@ class TrainResult:
     fingerprint: str
     compile: bool
     amp: str | None
+    tested: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -97,19 +100,28 @@ class Trial:
 
 
 def train(
-    build: Callable[[], Model], task: Task, settings: TrainSettings, seed: int, *, device: str = "cpu"
+    build: Callable[[], Model],
+    task: Task,
+    settings: TrainSettings,
+    seed: int,
+    *,
+    device: str = "cpu",
+    places: Sequence[Elsewhere] = (),
 ) -> TrainResult:
     """Train fresh models from `build` on `task`, one per setting, and score the best on test data.
 
+    places: where it is scored as well, by the same weights.
     The global random state is seeded for `build` and for training, and is afterwards what it was before. On a CPU the
     result is the same bit for bit, for a given number of threads. Raises ValueError when the task is too small to fill
-    its splits.
+    its splits, or a place speaks of other tokens.
     """
     validation = held_out(task, "validation", settings.n_validation, seed)
     test = held_out(task, "test", settings.n_test, seed)
+    others = prepared(task, places, settings.n_test, seed)
     with _own_random_state(device):
         trials, best, model = _tried(build, task, settings, seed, validation, device)
         score = None if best is None else evaluate(model, test, task.slice_names, settings.batch_size, task.tolerance)
+        elsewhere = tested(None if best is None else model, others, settings.batch_size)
     return TrainResult(
         status="diverged" if score is None else "ok",
         accuracy=None if score is None else score.accuracy,
@@ -135,6 +147,7 @@ def train(
         fingerprint=fingerprint(validation, test),
         compile=settings.compile,
         amp=settings.amp,
+        tested=elsewhere,
     )
 
 

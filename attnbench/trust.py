@@ -34,7 +34,13 @@ def _kind(key: str) -> tuple[str, Callable[[Any], bool]]:
         return "an object", lambda value: isinstance(value, dict)
     if key in ("measures", "flags"):
         return "a list of texts", lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value)
+    if key == "tested":
+        return "a list of places", lambda value: isinstance(value, list) and all(_is_place(each) for each in value)
     return "", lambda value: True
+
+
+def _is_place(value: Any) -> bool:
+    return isinstance(value, dict) and _is_count(value.get("T")) and isinstance(value.get("options"), dict)
 
 
 def _is_samples(value: Any) -> bool:

@@ -25,8 +25,8 @@ def attnbench(*arguments, cwd=None):
 @pytest.mark.parametrize(
     "command",
     [
-        *("", "run", "report", "plot", "table", "check", "audit", "crossover", "explain", "new", "theory"),
-        *("doctor", "variants", "tasks"),
+        *("", "run", "report", "plot", "table", "check", "audit", "crossover", "capacity", "explain", "new"),
+        *("theory", "doctor", "variants", "tasks"),
     ],
 )
 def test_help_shows_an_example(command):

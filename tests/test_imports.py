@@ -26,6 +26,7 @@ TORCH_FREE = [
         "analyse",
         "api",
         "audit_command",
+        "capacity_search",
         "cells",
         "certificate",
         "certificate_page",

@@ -174,7 +174,8 @@ WRONG_KEYS = {
     GRID + "[train]\nstep = 3\n": 'train.step: unknown key; did you mean "steps"?',
     GRID + "[timing]\nvisit = 3\n": 'timing.visit: unknown key; did you mean "visits"?',
     GRID + "[train]\ndropout = 0.1\n": "train.dropout: unknown key; known: amp, batch_size, clip, compile, eval_every, "
-    "judged_at, lr, n_random, n_test, n_training, n_validation, quick, steps, stop_at, warmup, weight_decay",
+    "judged_at, lr, n_random, n_test, n_training, n_validation, quick, steps, stop_at, test_at, warmup, "
+    "weight_decay",
     GRID + "lr = 1e-3\n": "grid[0].lr: unknown key here; it belongs in [train]",
     "T = 64\n" + GRID: "T: unknown key here; it belongs in [[grid]] or [defaults]",
     GRID + "[timing]\nplugins = []\n": "timing.plugins: unknown key here; it belongs at the top of the file, before "

@@ -97,7 +97,7 @@ def groups(frame: DataFrame) -> list[Group]:
     """Split cells so that those of one group may share figures, in the order of the frame."""
     parts = []
     for _, same in frame.groupby(list(APART), dropna=False, sort=False):
-        free = _free(same)
+        free = free_settings(same)
         pieces = [piece for _, piece in same.groupby(free, dropna=False, sort=False)] if free else [same]
         parts += [(piece, free) for piece in pieces]
     names = (*APART, *(name for name in FOLLOWING if any(name in free for _, free in parts)))
@@ -168,7 +168,7 @@ def _joined(status: Series) -> str:
     return ", ".join(dict.fromkeys(text for text in status if text))
 
 
-def _free(frame: DataFrame) -> list[str]:
+def free_settings(frame: DataFrame) -> list[str]:
     """Those of FOLLOWING that take several values at one point."""
     distinct = frame.groupby(POINT, dropna=False)[list(FOLLOWING)].nunique(dropna=False)
     return [name for name in FOLLOWING if (distinct[name] > 1).any()]

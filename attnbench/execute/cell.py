@@ -16,6 +16,7 @@ from attnbench import blame, registry
 from attnbench.cells import Cell, flat_options
 from attnbench.certificate import Certificate
 from attnbench.conformance import certify
+from attnbench.elsewhere import Elsewhere
 from attnbench.execute import stages
 from attnbench.execute.build import (
     MODEL_VOCAB,
@@ -38,6 +39,7 @@ from attnbench.measure.memory import disagreements, peak_bytes, resident_peak_by
 from attnbench.measure.quiet import sentinel_s
 from attnbench.measure.traffic import bytes_moved
 from attnbench.mixer import Attention, Mixer
+from attnbench.places import places_of
 from attnbench.registry import Source
 from attnbench.settings import TimingSettings
 from attnbench.sweep import VariantUse
@@ -188,7 +190,10 @@ def _accuracy(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
     cell = order.cell
     if order.task is None or cell.task_options is None:
         raise ValueError(f"an accuracy cell needs a task, {cell.variant} has none")
-    task = _task(_loaded(order.task), cell.T, cell.task_options)
+    cls = _loaded(order.task)
+    task = _task(cls, cell.T, cell.task_options)
+    places = places_of(order.train.test_at, cell.T, cell.task_options)
+    others = [Elsewhere(_task(cls, place.T, place.options), tuple(place.changed)) for place in places]
     cross = None if order.cross is None else _loaded(order.cross)
     built: list[Model] = []
 
@@ -196,7 +201,7 @@ def _accuracy(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
         built[:] = [task_model(cell, mixer, cross, task)]
         return built[0]
 
-    result = train(build, task, order.train, cell.seed, device=cell.device)
+    result = train(build, task, order.train, cell.seed, device=cell.device, places=others)
     in_force = _read_back(cell, mixers_of(built[0]), next(built[0].parameters()))
     return in_force | asdict(result) | {"reason": _trouble(result.status)}
 

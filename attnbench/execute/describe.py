@@ -43,6 +43,7 @@ COST_MODULES = (
 )
 ACCURACY_MODULES = (
     *("mixer", "kernels", "positions", "transformer", "train", "protocol", "scoring", "optimise", "splits"),
+    *("elsewhere", "places"),
     *("tasks/__init__", "tasks/draw", "tasks/baselines", "tasks/repeats", "execute/build", "execute/cell"),
 )
 CROSS = "fused"  # the cross-attention of every encoder-decoder
@@ -163,7 +164,7 @@ def _describe_task(use: VariantUse, tasks: Mapping[str, Source], variants: Mappi
         if mistakes:
             return Described(mistakes=tuple(mistakes))
         min_T = cls.min_T(**resolved)
-        cls(min_T, **resolved)
+        vocab_size = cls(min_T, **resolved).vocab_size
         cross = CROSS if cls.kind == "seq2seq" else None
         parts = [cls] if cross is None else [cls, registry.load(registry.find(cross, variants))]
     except RequestError as error:
@@ -171,7 +172,7 @@ def _describe_task(use: VariantUse, tasks: Mapping[str, Source], variants: Mappi
     except Exception as error:
         return Described(error=registry.describe_error(error))
     files = [file for part in parts for file in _class_files(part)]
-    return Described(resolved, digest=_digest(files), min_T=min_T, cross=cross)
+    return Described(resolved, digest=_digest(files), min_T=min_T, cross=cross, vocab_size=vocab_size)
 
 
 def _judge(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task] | None) -> Judgement:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,7 +11,7 @@ from pandas import DataFrame
 
 from attnbench.errors import RequestError
 from attnbench.records import COLUMNS, Run, read, run_names
-from attnbench.report import between, fits, html, learning, plots, settings, tables, writers
+from attnbench.report import between, beyond, fits, html, learning, plots, settings, tables, writers
 from attnbench.report.figures import pictures
 from attnbench.report.settings import Environments
 from attnbench.run_folder import RunFolder
@@ -63,15 +64,16 @@ def _draw_up(draft: Path, frame: DataFrame, question: str, baseline: str, enviro
         (draft / name).mkdir()
     made = [
         *tables.tables(frame, baseline),
+        *learning.tables(frame, baseline),
+        *beyond.tables(frame),
         *between.ratios(frame),
         *fits.tables(frame),
-        *learning.tables(frame, baseline),
     ]
     made.append(settings.settings(frame, environments))
     for table in made:
         writers.write(table, draft / "tables")
     images = []
-    for name, caption, figure in pictures(frame, baseline):
+    for name, caption, figure in chain(pictures(frame, baseline), beyond.pictures(frame, baseline)):
         stem = draft / "plots" / name
         plots.save(figure, stem)
         images.append(html.image(name, caption, stem.with_name(f"{name}.svg")))

@@ -38,6 +38,7 @@ def curves(
     thin: DataFrame | None = None,
     apart: bool = False,
     baseline: str = "",
+    ends: Mapping[str, float] | None = None,
 ) -> Figure:
     """One panel per facet, one line per label over x, on shared axes; a label without any value is in the legend.
 
@@ -47,6 +48,7 @@ def curves(
     apart: draw each line a little to one side of its x, so that lines of one value do not hide each other.
     baseline: the label that is in every panel where more than `panels.MOST` labels share one, which then has a panel
     for each family.
+    ends: by facet, the x at which a vertical line stands.
     """
     texts: dict[str, Any] = {"title": title, "note": note, "x_label": x_label, "y_label": axis.label}
     with plots.styled():
@@ -62,6 +64,8 @@ def curves(
             if thin is not None:
                 _thin(panel, thin[thin["facet"] == panel.facet], looks)
             _draw(panel, data[data["facet"] == panel.facet], looks, shift)
+            if ends and panel.facet in ends:
+                panel.axes.axvline(ends[panel.facet], color=PALE, linewidth=1.0, zorder=1.8)
             if references is not None:
                 _references(panel.axes, references[references["facet"] == panel.facet])
         return sheet.figure

@@ -11,6 +11,7 @@ from pandas import DataFrame
 from attnbench.report.tables import NOT_ASKED
 from attnbench.report.writers import Table
 from attnbench.settings import size
+from attnbench.wording import shown as as_toml
 
 Environments = Mapping[str, Mapping[str, Any]]  # what each run says of itself, by the name of the run
 ALONE = ""  # the name of a run that is not beside another
@@ -76,7 +77,7 @@ def _told(cells: DataFrame, facts: Mapping[str, Any], table: str) -> Iterator[tu
             if text := _options(part[options].dropna().unique()):
                 yield f"{what} {label}", text
     for key, value in (facts.get(table) or {}).items():
-        yield f"{table}.{key}", _values(value if isinstance(value, list) else [value])
+        yield f"{table}.{key}", _values(value if isinstance(value, list) else [value]) or "none"
     units: Mapping[str, Callable[[Any], str]] = {"memory_limit": size, "timeout": lambda seconds: f"{seconds:g} s"}
     for key in LIMITS:
         if key in facts:
@@ -94,7 +95,7 @@ def _options(found: Iterable[str]) -> str:
 
 def _values(found: Iterable[Any]) -> str:
     """Distinct values, numbers ascending: "64, 128, 256", and many of them as "64 to 4096 (30 values)"."""
-    distinct = list(dict.fromkeys(found))
+    distinct = list(dict.fromkeys(as_toml(value) if isinstance(value, dict) else value for value in found))
     if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct):
         return ", ".join(_text(value) for value in distinct)
     texts = [f"{int(value) if float(value).is_integer() else value}" for value in sorted(distinct)]
