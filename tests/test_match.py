@@ -1,78 +1,208 @@
-"""Variants at widths that give them as many parameters as another."""
+"""Variants at sizes that make them like another in parameters, operations or decoding state."""
+
+import json
+from dataclasses import replace
 
 import pytest
-from run_rows import tiny_cell
+from hypothesis import given
+from hypothesis import strategies as st
+from run_rows import cell, record, run_of, tiny_cell
 from runs import write_sweep
 
 import attnbench
 from attnbench.errors import RequestError
-from attnbench.execute.match import at_width, matched
-from attnbench.registry import VARIANTS, installed
+from attnbench.execute.build import build_module, build_workload, mixer_factory
+from attnbench.execute.match import TOLERANCE, WIDEST, _turned, matched
+from attnbench.execute.phases import state_bytes
+from attnbench.registry import TASKS, VARIANTS, installed, load
 from attnbench.report import of_runs
 from attnbench.sweep import VariantUse
 
 GRID = '[[grid]]\nvariant = ["full", "lstm", "none"]\nT = 16\nlevel = "model"\nmeasure = "memory"\nd_model = 64\n'
+FUSED = (VariantUse("fused"),)
+MODEL = {"level": "model", "n_layers": 2, "d_ff": 64, "positions": "none", "embedding_std": 0.02}
 
 
-def a_cell(variant="lstm", **changes):
-    return tiny_cell(**{"parts": (VariantUse(variant),), "d_model": 64, "n_heads": 4} | changes)
+def a_cell(variant="lstm", match="params", options=None, **changes):
+    parts = {"parts": (VariantUse(variant, options or {}),), "d_model": 64, "n_heads": 4, "match": match}
+    return tiny_cell(**parts | changes)
 
 
-def test_each_row_tells_the_width_that_gives_it_the_parameters_of_the_reference(tmp_path):
-    frame = attnbench.run(write_sweep(tmp_path, GRID, 'match_parameters = "full"'), out=tmp_path / "run").frame
+def solved(*cells):
+    return matched(cells, FUSED, installed(VARIANTS), installed(TASKS))
+
+
+def module_of(found, device="meta"):
+    sources = installed(VARIANTS)
+    built = replace(found.built, device=device, B=1)
+    return built, build_module(built, mixer_factory(built, [load(sources[part.name]) for part in built.parts]))
+
+
+def n_params(found):
+    return sum(parameter.numel() for parameter in module_of(found, "cpu")[1].parameters())
+
+
+def read_state(found):
+    return state_bytes(build_workload(*module_of(found, "cpu")).prefill()[1])
+
+
+# Of a sweep
+
+
+def test_each_row_tells_what_gives_it_the_parameters_of_the_reference(tmp_path):
+    frame = attnbench.run(
+        write_sweep(tmp_path, GRID + 'match = "params"\n', 'match_to = "full"'), out=tmp_path / "r"
+    ).frame
     assert list(frame["status"]) == ["ok"] * 3
+    assert set(frame["match"]) == {"params"}
     assert set(frame["d_model"]) == {64}  # by which they are compared
     n = dict(zip(frame["variant"], frame["n_params_body"], strict=True))
     d = dict(zip(frame["variant"], frame["d_used"], strict=True))
     assert d["full"] == 64
     assert d["lstm"] < 64 < d["none"]
     assert not (frame["d_used"] % frame["n_heads"]).any()
-    assert all(abs(count / n["full"] - 1) < 0.03 for count in n.values())  # the next width changes it by 6 %
-    assert list(frame["d_ff"]) == [4 * width for width in d.values()]
+    off = dict(zip(frame["variant"], frame["match_error"], strict=True))
+    assert all(abs(count / n["full"] - 1) == pytest.approx(off[name]) for name, count in n.items())
+    assert max(off.values()) <= TOLERANCE
+    changes = {name: json.loads(text) for name, text in zip(frame["variant"], frame["matched"], strict=True)}
+    assert changes["full"] == {}
+    assert all(changes[name]["d_model"] == d[name] for name in ("lstm", "none"))
+    assert set(frame["d_ff"]) == {256}  # as asked, too
 
 
-def test_without_the_request_every_width_is_the_one_asked_for(tmp_path):
-    frame = attnbench.run(write_sweep(tmp_path, GRID), out=tmp_path / "run").frame
-    assert set(frame["d_used"]) == {64}
+def test_cells_of_every_way_of_matching_stand_in_one_sweep_and_those_of_none_are_as_asked(tmp_path):
+    grid = (
+        '[[grid]]\nvariant = ["full", "lstm"]\nT = 16\nlevel = "model"\nmeasure = "memory"\nmatch = ["none", "flops"]\n'
+    )
+    run = attnbench.run(write_sweep(tmp_path, grid), out=tmp_path / "run")
+    frame = run.frame
+    assert frame.groupby("match").size().to_dict() == {"none": 2, "flops": 2}
+    plain = frame[frame["match"] == "none"]
+    assert set(plain["d_used"]) == {8}
+    assert plain[["matched", "match_error"]].isna().all(axis=None)
+    of_runs([run.path])
+    first = (run.path / "tables" / "cost.csv").read_text().splitlines()[0]
+    assert "match,matched,match_error" in first
 
 
-def test_the_report_tells_widths_only_where_they_were_changed(tmp_path):
-    for name, head in (("asked", ""), ("matched", 'match_parameters = "full"')):
-        (tmp_path / name).mkdir()
-        run = attnbench.run(write_sweep(tmp_path / name, GRID, head), out=tmp_path / name / "run")
-        of_runs([run.path])
-        first = (run.path / "tables" / "cost.csv").read_text().splitlines()[0]
-        assert ("d_used" in first) == (name == "matched")
+def test_the_report_tells_nothing_of_matching_where_nobody_asked(tmp_path):
+    folder = run_of(tmp_path, [cell("a")], [record("a", n_params=3)])
+    of_runs([folder])
+    assert "match" not in (folder / "tables" / "cost.csv").read_text()
+    assert set(attnbench.read(folder)["match"]) == {"none"}  # of runs from before there was a choice
 
 
-def test_no_other_width_comes_nearer_to_the_parameters_of_the_reference():
-    (found,) = matched([a_cell()], (VariantUse("fused"),), installed(VARIANTS))
-    aim = 4 * 64 * 64
-    n = {d: 8 * d * d + 8 * d for d in range(4, 129, 4)}  # torch's LSTM: four gates, two matrices and two biases each
-    assert abs(n[found.width] - aim) == min(abs(count - aim) for count in n.values())
-
-
-@pytest.mark.parametrize("changes", [{"level": "core"}, {"role": "bidirectional", "d_model": 65, "n_heads": 1}])
-def test_a_cell_without_parameters_or_that_cannot_be_built_stays_as_it_is(changes):
-    cell = a_cell("linear" if "level" in changes else "lstm", **changes)
-    assert matched([cell], (VariantUse("fused"),), installed(VARIANTS)) == [cell]
-
-
-def test_what_runs_both_ways_is_matched_at_a_width_that_it_can_halve():
-    cell = a_cell("gru", role="bidirectional", d_model=66, n_heads=3)
-    (found,) = matched([cell], (VariantUse("fused"),), installed(VARIANTS))
-    assert found.d_used is not None
-    assert found.width % 6 == 0
-    assert found.width < 66
-
-
-def test_a_changed_width_is_a_cell_of_its_own_and_the_asked_one_is_not():
-    cell = a_cell()
-    assert at_width(cell, 48).id != cell.id
-    assert at_width(a_cell(d_ff=256), 32).d_ff == 128
+def test_what_cannot_be_matched_is_unsupported_and_says_how_near_it_came(tmp_path):
+    grid = (
+        '[[grid]]\nvariant = ["full", "lstm", "hyena"]\nT = 16\nlevel = "model"\nmeasure = "memory"\nmatch = "state"\n'
+    )
+    frame = attnbench.run(write_sweep(tmp_path, grid), out=tmp_path / "run").frame.set_index("variant")
+    assert frame["status"].to_dict() == {"full": "ok", "lstm": "unsupported", "hyena": "unsupported"}
+    assert "cannot be matched in state: has 1024 bytes of state of 2064 with d_model = 64" in frame["reason"]["lstm"]
+    assert "hyena keeps no state" in frame["reason"]["hyena"]
 
 
 def test_a_reference_that_is_not_measured_is_refused(tmp_path):
-    sweep = write_sweep(tmp_path, GRID, 'match_parameters = "ful"')
-    with pytest.raises(RequestError, match=r'match_parameters: "ful" is not among the variants; did you mean "full"\?'):
+    sweep = write_sweep(tmp_path, GRID + 'match = "params"\n', 'match_to = "ful"')
+    with pytest.raises(RequestError, match=r'match_to: "ful" is not among the variants; did you mean "full"\?'):
         attnbench.run(sweep, out=tmp_path / "run")
+
+
+def test_a_reference_that_nobody_is_matched_to_is_refused(tmp_path):
+    with pytest.raises(RequestError, match="match_to: has no effect without match = "):
+        attnbench.run(write_sweep(tmp_path, GRID, 'match_to = "full"'), out=tmp_path / "run")
+
+
+# Of a cell
+
+
+def test_no_other_width_comes_nearer_to_the_parameters_of_the_reference():
+    ((found, why),) = solved(a_cell(n_heads=1))
+    aim = 4 * 64 * 64
+    n = {d: 8 * d * d + 8 * d for d in range(2, 129, 2)}  # torch's LSTM: four gates, two matrices and two biases each
+    even = min(n, key=lambda d: abs(n[d] - aim))
+    assert abs(n[even] - aim) / aim > TOLERANCE  # so odd ones are tried
+    assert why is None
+    assert found.matched == {"d_model": 45}
+    assert found.match_error == abs(n_params(found) - aim) / aim
+
+
+def test_where_widths_are_too_coarse_the_feed_forward_network_takes_the_remainder():
+    ((found, why),) = solved(a_cell(**MODEL | {"d_model": 16, "n_heads": 8}))
+    assert why is None
+    assert set(found.matched) >= {"d_ff"}
+    assert found.match_error <= TOLERANCE
+
+
+@pytest.mark.parametrize("variant", ["linear", "mamba2", "window", "fused"])
+def test_a_state_is_that_of_the_reference_once_the_prompt_is_read(variant):
+    options = {"window": {"window": 4}, "mamba2": {"d_state": 128}}.get(variant, {})
+    ((found, why),) = solved(a_cell(variant, "state", options, **MODEL | {"T": 24, "max_T": 24, "d_model": 16, "n_heads": 2}))
+    aim = read_state(replace(found, parts=FUSED, matched=None))
+    assert why is None
+    assert abs(read_state(found) / aim - 1) == pytest.approx(found.match_error)
+    assert found.match_error <= TOLERANCE
+    assert set(found.matched) == {"linear": {"d_model", "d_ff"}, "fused": set()}.get(variant, {*options})
+
+
+def test_operations_are_those_of_the_task_s_own_vocabulary():
+    task = {
+        "task": "mqar",
+        "task_options": {"n_pairs": 2, "vocab_size": 4096},
+        "measures": ("accuracy",),
+        "phase": None,
+    }
+    narrow, wide = ({**task, "task_options": {"n_pairs": 2, "vocab_size": n}} for n in (16, 4096))
+    (small, _), (large, _) = solved(*(a_cell(match="flops", **MODEL | more | {"T": 16}) for more in (narrow, wide)))
+    assert small.matched != large.matched  # the head weighs more, so that a change of width does too
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"level": "core"}, "a core has no parameters of its own"),
+        ({"level": "core", "match": "state"}, "a core keeps no state"),
+        ({"role": "bidirectional", "d_model": 65, "n_heads": 1}, "65"),
+        ({"variant": "none", "match": "state"}, "has 0 bytes of state of 6152"),
+        ({"d_model": 64, "n_heads": 32}, "nearest"),
+        ({"role": "bidirectional", "match": "state"}, "keeps no state"),
+    ],
+)
+def test_what_cannot_be_matched_stays_as_it_is_and_says_why(changes, why):
+    found = a_cell(**changes)
+    ((same, reason),) = solved(found)
+    assert same == found
+    assert f"cannot be matched in {found.match}: " in reason
+    assert why in reason
+
+
+def test_what_runs_both_ways_is_matched_at_a_width_that_it_can_halve():
+    ((found, why),) = solved(a_cell("gru", role="bidirectional", d_model=66, n_heads=1))
+    assert why is None
+    assert found.built.d_model % 2 == 0
+    assert found.built.d_model < 66
+
+
+def test_seeds_and_measures_of_one_cell_are_matched_alike():
+    cells = [a_cell(n_heads=1, seed=seed, measures=(measure,)) for seed in (0, 3) for measure in ("time", "memory")]
+    found = [one for one, _ in solved(*cells)]
+    assert [(one.seed, one.measures) for one in found] == [(one.seed, one.measures) for one in cells]
+    assert [one.matched for one in found] == [{"d_model": 45}] * 4
+
+
+def test_a_changed_size_is_a_cell_of_its_own_and_the_asked_one_is_not():
+    plain = a_cell(match="none")
+    assert plain.built == plain
+    assert replace(plain, match="params", matched={}).id != plain.id
+    ids = {a_cell(matched={"d_model": d}, match_error=e).id for d in (48, 52) for e in (0.0, 0.01)}
+    assert len(ids) == 2
+    changed = a_cell("window", options={"window": 8}, d_ff=9, matched={"d_model": 48, "d_ff": 7, "window": 3}).built
+    assert (changed.d_model, changed.d_ff, changed.options) == (48, 7, {"window": 3})
+
+
+@given(aim=st.integers(1, 5000), asked=st.integers(1, 40), power=st.sampled_from([1, 2]))
+def test_a_knob_stops_at_the_value_nearest_to_the_aim(aim, asked, power):
+    start = a_cell(d_model=asked, n_heads=1, matched={}, match_error=1.0)
+    values = range(1, WIDEST * asked + 1)
+    found = _turned(start, "d_model", values, lambda built: built.d_model**power, aim)
+    assert abs(found.built.d_model**power - aim) == min(abs(value**power - aim) for value in values)

@@ -104,6 +104,8 @@ class _Sizes:
         """Bytes of the decoding state of one sequence after T tokens, really read: not all can be without storage."""
         if cell.cross or cell.level == "core":
             raise UnsizedError(f"{'an encoder-decoder' if cell.cross else 'a core'} keeps no state")
+        if cell.role == "bidirectional":
+            raise UnsizedError("what looks both ways keeps no state")
         one = replace(cell, B=1, device="cpu")
         try:
             with torch.no_grad():

@@ -83,9 +83,9 @@ def _value(score: Score, measure: Measure) -> str:
 def _rows(ranking: Ranking, apart: Sequence[str], measure: Measure) -> list[dict[str, Any]]:
     """One row per variant, the best first; those without a value last, with their status."""
     head: dict[str, Any] = {**_at(ranking, apart), "match": ranking.match}
-    known = [{"variant": score.label, measure.column: score.value, "status": "ok"} for score in ranking.scores]
-    absent = [{"variant": label, measure.column: None, "status": why} for label, why in ranking.absent.items()]
-    return [{**head, **row} for row in (*known, *absent)]
+    known: list[tuple[str, float | None, str]] = [(score.label, score.value, "ok") for score in ranking.scores]
+    known += [(label, None, why) for label, why in ranking.absent.items()]
+    return [{**head, "variant": label, measure.column: value, "status": why} for label, value, why in known]
 
 
 def _flipped(flip: Flip, apart: Sequence[str]) -> dict[str, Any]:
