@@ -18,7 +18,7 @@ from attnbench.registry import TASKS, VARIANTS, installed, load
 from attnbench.report import of_runs
 from attnbench.sweep import VariantUse
 
-GRID = '[[grid]]\nvariant = ["full", "lstm", "none"]\nT = 16\nlevel = "model"\nmeasure = "memory"\nd_model = 64\n'
+GRID = '[[grid]]\nvariant = ["full", "lstm", "hyena"]\nT = 16\nlevel = "model"\nmeasure = "memory"\n'
 FUSED = (VariantUse("fused"),)
 MODEL = {"level": "model", "n_layers": 2, "d_ff": 64, "positions": "none", "embedding_std": 0.02}
 
@@ -49,40 +49,54 @@ def read_state(found):
 # Of a sweep
 
 
-def test_each_row_tells_what_gives_it_the_parameters_of_the_reference(tmp_path):
-    frame = attnbench.run(
-        write_sweep(tmp_path, GRID + 'match = "params"\n', 'match_to = "full"'), out=tmp_path / "r"
-    ).frame
-    assert list(frame["status"]) == ["ok"] * 3
-    assert set(frame["match"]) == {"params"}
-    assert set(frame["d_model"]) == {64}  # by which they are compared
-    n = dict(zip(frame["variant"], frame["n_params_body"], strict=True))
-    d = dict(zip(frame["variant"], frame["d_used"], strict=True))
-    assert d["full"] == 64
-    assert d["lstm"] < 64 < d["none"]
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Every way but operations."""
+    folder = tmp_path_factory.mktemp("matched")
+    grid = f'{GRID}match = ["none", "params", "state"]\n'
+    return attnbench.run(write_sweep(folder, grid, 'match_to = "full"'), out=folder / "run")
+
+
+def rows(run, match):
+    frame = run.frame[run.frame["match"] == match]
+    return frame.set_index("variant")
+
+
+def test_each_row_tells_what_gives_it_the_parameters_of_the_reference(run):
+    frame = rows(run, "params")
+    assert set(frame["status"]) == {"ok"}
+    assert set(frame["d_model"]) == {8}  # by which they are compared
+    assert set(frame["d_ff"]) == {32}
     assert not (frame["d_used"] % frame["n_heads"]).any()
-    off = dict(zip(frame["variant"], frame["match_error"], strict=True))
-    assert all(abs(count / n["full"] - 1) == pytest.approx(off[name]) for name, count in n.items())
-    assert max(off.values()) <= TOLERANCE
-    changes = {name: json.loads(text) for name, text in zip(frame["variant"], frame["matched"], strict=True)}
+    off = (frame["n_params_body"] / frame["n_params_body"]["full"] - 1).abs()
+    assert frame["match_error"].to_list() == pytest.approx(off.to_list())
+    assert off.max() <= TOLERANCE
+    changes = {name: json.loads(text) for name, text in frame["matched"].items()}
     assert changes["full"] == {}
-    assert all(changes[name]["d_model"] == d[name] for name in ("lstm", "none"))
-    assert set(frame["d_ff"]) == {256}  # as asked, too
+    assert changes["lstm"]
+    assert {name: made.get("d_model", 8) for name, made in changes.items()} == frame["d_used"].to_dict()
 
 
-def test_cells_of_every_way_of_matching_stand_in_one_sweep_and_those_of_none_are_as_asked(tmp_path):
-    grid = (
-        '[[grid]]\nvariant = ["full", "lstm"]\nT = 16\nlevel = "model"\nmeasure = "memory"\nmatch = ["none", "flops"]\n'
-    )
-    run = attnbench.run(write_sweep(tmp_path, grid), out=tmp_path / "run")
-    frame = run.frame
-    assert frame.groupby("match").size().to_dict() == {"none": 2, "flops": 2}
-    plain = frame[frame["match"] == "none"]
-    assert set(plain["d_used"]) == {8}
-    assert plain[["matched", "match_error"]].isna().all(axis=None)
+def test_what_is_not_matched_is_as_asked(run):
+    frame = rows(run, "none")
+    assert set(frame["d_used"]) == {8}
+    assert frame[["matched", "match_error"]].isna().all(axis=None)
+
+
+def test_what_cannot_be_matched_is_unsupported_and_says_how_near_it_came(run):
+    frame = rows(run, "state")
+    assert frame["status"].to_dict() == {"full": "ok", "lstm": "unsupported", "hyena": "unsupported"}
+    assert "cannot be matched in state: has 1024 bytes of state of 2064 with d_model = 64" in frame["reason"]["lstm"]
+    assert "hyena keeps no state" in frame["reason"]["hyena"]
+
+
+def test_the_report_tells_what_was_changed_in_cells_of_each_way_apart(run):
     of_runs([run.path])
-    first = (run.path / "tables" / "cost.csv").read_text().splitlines()[0]
-    assert "match,matched,match_error" in first
+    text = (run.path / "tables" / "cost.csv").read_text()
+    assert "match,matched,match_error" in text.splitlines()[0]
+    assert {path.name for path in (run.path / "tables").glob("memory*.csv")} == {
+        f"memory_match-{way}.csv" for way in ("none", "params", "state")
+    }
 
 
 def test_the_report_tells_nothing_of_matching_where_nobody_asked(tmp_path):
@@ -90,16 +104,6 @@ def test_the_report_tells_nothing_of_matching_where_nobody_asked(tmp_path):
     of_runs([folder])
     assert "match" not in (folder / "tables" / "cost.csv").read_text()
     assert set(attnbench.read(folder)["match"]) == {"none"}  # of runs from before there was a choice
-
-
-def test_what_cannot_be_matched_is_unsupported_and_says_how_near_it_came(tmp_path):
-    grid = (
-        '[[grid]]\nvariant = ["full", "lstm", "hyena"]\nT = 16\nlevel = "model"\nmeasure = "memory"\nmatch = "state"\n'
-    )
-    frame = attnbench.run(write_sweep(tmp_path, grid), out=tmp_path / "run").frame.set_index("variant")
-    assert frame["status"].to_dict() == {"full": "ok", "lstm": "unsupported", "hyena": "unsupported"}
-    assert "cannot be matched in state: has 1024 bytes of state of 2064 with d_model = 64" in frame["reason"]["lstm"]
-    assert "hyena keeps no state" in frame["reason"]["hyena"]
 
 
 def test_a_reference_that_is_not_measured_is_refused(tmp_path):
@@ -137,7 +141,9 @@ def test_where_widths_are_too_coarse_the_feed_forward_network_takes_the_remainde
 @pytest.mark.parametrize("variant", ["linear", "mamba2", "window", "fused"])
 def test_a_state_is_that_of_the_reference_once_the_prompt_is_read(variant):
     options = {"window": {"window": 4}, "mamba2": {"d_state": 128}}.get(variant, {})
-    ((found, why),) = solved(a_cell(variant, "state", options, **MODEL | {"T": 24, "max_T": 24, "d_model": 16, "n_heads": 2}))
+    ((found, why),) = solved(
+        a_cell(variant, "state", options, **MODEL | {"T": 24, "max_T": 24, "d_model": 16, "n_heads": 2})
+    )
     aim = read_state(replace(found, parts=FUSED, matched=None))
     assert why is None
     assert abs(read_state(found) / aim - 1) == pytest.approx(found.match_error)
