@@ -12,12 +12,12 @@ from typing import Any
 
 from attnbench.catalogue import Catalogue, Described, variant_key
 from attnbench.places import places_of
-from attnbench.settings import DType, Level, Measure, Phase, PositionKind, Role, most_positions
+from attnbench.settings import DType, Level, Match, Measure, Phase, PositionKind, Role, most_positions
 from attnbench.sweep import Sweep, VariantUse, points
 from attnbench.wording import printable
 
 # What a cell takes from its point as it is.
-AS_ASKED = ("role", "level", "phase", "T", "d_model", "dtype", "threads", "compile", "seed", "measures")
+AS_ASKED = ("role", "level", "phase", "T", "d_model", "dtype", "threads", "compile", "match", "seed", "measures")
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ class Cell:
     digest: of the sources and settings beyond these fields that decide the numbers.
     task: its name and the options beside it in the sweep, "mqar[n_pairs=8]"; task_options are all that are in force.
     cross: the variant that is the decoder's cross-attention, where the task is sequence to sequence.
-    d_used: the width really used, where parameters are matched; d_model is the one that was asked for, by which cells
-    are compared.
+    match: in what the variant is to be like the sweep's reference. matched: the sizes and options that this changed, by
+    name; the fields stay as asked, and cells are compared by those. match_error: how far off the cell still is, as a
+    share of the reference. `built` is what is really built.
     device_name: what kind of device it is, so that numbers of two machines are never those of one cell.
     """
 
@@ -58,14 +59,16 @@ class Cell:
     measures: tuple[Measure, ...]
     cross: str | None = None
     device_name: str = ""
-    d_used: int | None = None
+    match: Match = "none"
+    matched: Mapping[str, Any] | None = None
+    match_error: float | None = None
     digest: str = ""
     label: str = field(default="", compare=False)
 
     @cached_property
     def id(self) -> str:
         """Twelve hex digits that say what the cell is; measures and label are not part of it."""
-        apart = ("measures", "label", *(["d_used"] if self.d_used is None else []))
+        apart = ("measures", "label", "match_error", *(["match", "matched"] if self.match == "none" else []))
         settings = {key: value for key, value in asdict(self).items() if key not in apart} | {"task": self.task_name}
         return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
@@ -85,9 +88,12 @@ class Cell:
         return flat_options(self.parts)
 
     @property
-    def width(self) -> int:
-        """The d_model of what is built."""
-        return self.d_used or self.d_model
+    def built(self) -> Cell:
+        """The cell with the sizes and options that matching found, as it is really built."""
+        changed = dict(self.matched or {})
+        sizes = {name: changed.pop(name) for name in ("d_model", "d_ff") if name in changed}
+        parts = tuple(replace(part, options={**part.options, **changed}) for part in self.parts)
+        return replace(self, parts=parts, **sizes)
 
     @property
     def mixer_roles(self) -> tuple[Role, ...]:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from attnbench.execute.plan import Plan
 
 # Settings that a table of cells has as columns; cells that differ in any other are in tables of their own.
-COLUMNS = ("T", "S", "d_model", "d_used", "n_heads", "max_T", "d_ff", "positions", "seed")
+MATCHING = ("match", "matched", "match_error")
+COLUMNS = ("T", "S", "d_model", "n_heads", "max_T", "d_ff", "positions", *MATCHING, "seed")
 NAMED = ("cell", "label", "variant", "options")  # told by the first two columns
 WIDTH = 160  # characters, where there is no terminal to ask
 N_TOLD = 3
@@ -111,4 +112,6 @@ def _counted(cells: Sequence[object]) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return shown(value) if value else "none"
+    if isinstance(value, float):
+        return f"{value:.3g}"
     return ", ".join(map(str, value)) if isinstance(value, list) else "–" if value is None else str(value)

@@ -57,6 +57,9 @@ COLUMNS = (
     "B",
     "d_model",
     "d_used",
+    "match",
+    "matched",
+    "match_error",
     "n_heads",
     "max_T",
     "n_layers",
@@ -288,7 +291,8 @@ def _row(cell: Record, records: list[Record]) -> Record:
     for name, fact in row.pop("extra", {}).items():
         row.setdefault(name, fact)  # a variant's own facts replace no column that the cell has
     row |= {"status": worst["status"], "reason": worst.get("reason"), "visits": sum(map(len, visits.values()))}
-    row |= {"options": _compact(row["options"]), "task_options": _compact(row["task_options"])}
+    row |= {name: _compact(row.get(name)) for name in ("options", "task_options", "matched")}
+    row.setdefault("match", "none")  # as in runs from before there was a choice
     for key in ("measure", "schema", "digest"):
         row.pop(key, None)
     return row | _times(visits.get("time", []), row)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 Role = Literal["causal", "bidirectional", "cross"]
 ROLES: tuple[Role, ...] = get_args(Role)
+Match = Literal["none", "params", "flops", "state"]
 PositionKind = Literal["learned", "sinusoidal", "none"]
 Measure = Literal["time", "memory", "accuracy"]
 Phase = Literal["forward", "backward", "forward_backward", "train_step", "prefill", "decode"]

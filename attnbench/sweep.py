@@ -27,6 +27,7 @@ from attnbench.settings import (
     Count,
     DType,
     Level,
+    Match,
     Measure,
     Phase,
     PositionKind,
@@ -95,6 +96,7 @@ class Grid(Settings):
     device: Some[Literal["cpu", "cuda", "auto"]] | None = None
     threads: Some[Count] | None = None
     compile: Some[bool] | None = None
+    match: Some[Match] | None = None
     seed: Some[WholeNumber] | None = None
 
 
@@ -103,7 +105,7 @@ class Sweep(Settings):
 
     question: str = ""
     baseline: Annotated[str | None, BeforeValidator(_baseline)] = None
-    match_parameters: Annotated[str | None, BeforeValidator(_baseline)] = None
+    match_to: Annotated[str | None, BeforeValidator(_baseline)] = None
     plugins: Annotated[list[str], BeforeValidator(as_list)] = Field(default_factory=list)
     defaults: Grid = Grid()
     grid: list[Grid] = Field(min_length=1)
@@ -128,6 +130,7 @@ DEFAULTS: Mapping[str, Any] = {
     "device": ["cpu"],
     "threads": [1],
     "compile": [False],
+    "match": ["none"],
     "seed": [0],
 }
 _REQUIRED = ("variant", "T", "d_model")

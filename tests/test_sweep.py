@@ -166,7 +166,7 @@ def test_a_table_of_options_may_leave_what_each_use_gives():
 
 WRONG_KEYS = {
     "windw = 3\n"
-    + GRID: "windw: unknown key; known: baseline, defaults, grid, match_parameters, memory_limit, options, plugins, "
+    + GRID: "windw: unknown key; known: baseline, defaults, grid, match_to, memory_limit, options, plugins, "
     "question, tasks, timeout, timing, train",
     GRID + "dtpe = 'float32'\n": 'grid[0].dtpe: unknown key; did you mean "dtype"?',
     GRID + "t = [64]\n": 'grid[0].t: unknown key; did you mean "T"?',
@@ -182,7 +182,8 @@ WRONG_KEYS = {
     "the first table",
     GRID
     + '"größe" = 3\n': "grid[0].größe: unknown key; known: B, S, T, compile, d_ff, d_head, d_model, device, dtype, "
-    "embedding_std, level, max_T, measure, n_heads, n_layers, phase, positions, role, seed, task, threads, variant",
+    "embedding_std, level, match, max_T, measure, n_heads, n_layers, phase, positions, role, seed, task, threads, "
+    "variant",
 }
 WRONG_NAMES = {
     with_variant('["full", "windw"]'): 'grid[0].variant[1]: unknown variant "windw"; did you mean "window"?',

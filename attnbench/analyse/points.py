@@ -13,8 +13,8 @@ from attnbench.visits import is_disturbed
 
 POINT = ["label", "d_model", "T"]
 # Cells that differ in one of these are never averaged and never joined by a line.
-APART = ("role", "level", "phase", "task", "B", "dtype", "device", "device_name", "threads", "compile", "run")
-TACIT = ("device_name",)  # of these, a reader is told only where they differ
+APART = ("role", "level", "phase", "task", "B", "dtype", "device", "device_name", "threads", "compile", "match", "run")
+TACIT = ("device_name", "match")  # of these, a reader is told only where they differ
 # These may follow from the variant, T or d_model (d_ff = 4 d_model); they set cells apart only where they do not.
 FOLLOWING = ("S", "max_T", "n_heads", "n_layers", "d_ff", "embedding_std", "positions", "task_options")
 

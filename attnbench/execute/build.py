@@ -62,7 +62,7 @@ class Workload:
 
 def spec_of(cell: Cell) -> Spec:
     """What the cell's mixer is told."""
-    return Spec(cell.width, cell.n_heads, cell.max_T, cell.role)
+    return Spec(cell.d_model, cell.n_heads, cell.max_T, cell.role)
 
 
 def mixer_factory(cell: Cell, classes: Sequence[type[Mixer]]) -> MixerFactory:
@@ -96,7 +96,7 @@ def encoder_decoder(cell: Cell, mixer: MixerFactory, cross: MixerFactory, vocab_
 
 def _sizes(cell: Cell, mixer: MixerFactory) -> dict[str, Any]:
     return {
-        "d_model": cell.width,
+        "d_model": cell.d_model,
         "n_heads": cell.n_heads,
         "n_layers": cell.n_layers or 1,
         "max_T": cell.max_T,
@@ -201,5 +201,5 @@ def mixers_of(module: nn.Module) -> tuple[Mixer, ...]:
 
 def _normal(cell: Cell, length: int) -> Tensor:
     """(B, length, d_model), standard normal; its gradient is wanted, as in the middle of a stack."""
-    x = torch.randn(cell.B, length, cell.width, device=cell.device, dtype=getattr(torch, cell.dtype))
+    x = torch.randn(cell.B, length, cell.d_model, device=cell.device, dtype=getattr(torch, cell.dtype))
     return x.requires_grad_()

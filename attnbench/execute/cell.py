@@ -105,7 +105,7 @@ def _certified(cell: Cell, part: int, cls: type[Mixer], layer: int, lengths: set
         n_heads=cell.n_heads,
         layer=layer,
     )
-    d_head = cell.width // cell.n_heads
+    d_head = cell.d_model // cell.n_heads
     found = certified(avoid=lengths, d_head=min(d_head, WIDEST_HEAD))
     return certified(d_head=d_head) if found.untried else found
 

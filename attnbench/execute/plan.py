@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from attnbench.execute.local import FreshProcesses, Job
 from attnbench.execute.orders import Judgement, Visit
 from attnbench.measure.machine import package_version, usable_cores
 from attnbench.settings import Measure
-from attnbench.sweep import Sweep, timeout_of, validate, wanted_tasks, wanted_variants
+from attnbench.sweep import Sweep, VariantUse, timeout_of, validate, wanted_tasks, wanted_variants
 
 QUESTION_TIMEOUT_S = 120.0  # a sweep's own timeout bounds it when smaller
 SHORTEST_TIMEOUT_S = 10.0  # but a good variant needs so long for an answer on a busy machine
@@ -48,7 +48,7 @@ class Plan:
         task = sources.task_sources[cell.task_name] if cell.task_name else None
         variants = tuple(sources.variant_sources[part.name] for part in cell.parts)
         cross = sources.variant_sources[cell.cross] if cell.cross else None
-        return Visit(cell, measure, variants, task, sweep.timing, sweep.train, sweep.memory_limit, cross)
+        return Visit(cell.built, measure, variants, task, sweep.timing, sweep.train, sweep.memory_limit, cross)
 
     def expected_s(self, cell: Cell, measure: Measure, flops: float | None) -> float:
         """A guess at what one visit takes, from the cost formula."""
@@ -112,10 +112,12 @@ def make_plan(
     catalogue: Catalogue = asked.value
     sweep = validate(tables, str(path), catalogue)
     context = f"torch {package_version('torch')}"
-    cells = _matched(processes, sweep, expand(sweep, catalogue, context), catalogue, path)
+    asking_s = bounded(QUESTION_TIMEOUT_S, limit_s)
+    cells, unmatched = _matched(processes, sweep, expand(sweep, catalogue, context), catalogue, path, asking_s)
     again = tuple(repeated(sweep, catalogue, context))
-    judgements = _judged(processes, cells, catalogue, bounded(QUESTION_TIMEOUT_S, limit_s))
-    baseline = label_of(sweep.baseline, cells, f"{path}: baseline") or _usual(cells)
+    judged = zip(cells, _judged(processes, cells, catalogue, asking_s), strict=True)
+    judgements = tuple(one if one.reason else replace(one, reason=unmatched.get(cell.id)) for cell, one in judged)
+    baseline = _baseline(sweep, cells, path)
     return Plan(path, sweep, cells, again, judgements, catalogue, baseline, limit_s, files)
 
 
@@ -132,7 +134,10 @@ def _judged(
     for cell in cells:
         by_variant.setdefault(cell.variant, []).append(cell)
     sources = catalogue.variant_sources, catalogue.task_sources
-    jobs = [Job("attnbench.execute.describe:judge", (own, *sources), timeout_s, tag=own) for own in by_variant.values()]
+    jobs = [
+        Job("attnbench.execute.describe:judge", ([cell.built for cell in own], *sources), timeout_s, tag=own)
+        for own in by_variant.values()
+    ]
     judged: dict[str, Judgement] = {}
     for job, outcome in processes.run(jobs, usable_cores()):
         if outcome.status == "ok":
@@ -141,17 +146,42 @@ def _judged(
 
 
 def _matched(
-    processes: FreshProcesses, sweep: Sweep, cells: Sequence[Cell], catalogue: Catalogue, path: Path
-) -> tuple[Cell, ...]:
-    """The cells, at widths that give each as many parameters as the variant that the sweep names, if it names one."""
-    label = label_of(sweep.match_parameters, cells, f"{path}: match_parameters")
-    if label is None:
-        return tuple(cells)
-    parts = next(cell.parts for cell in cells if cell.label == label)
-    asked = processes.call("attnbench.execute.match:matched", cells, parts, catalogue.variant_sources)
-    if asked.status != "ok":
-        raise RequestError([f"{path}: match_parameters: no widths can be found: {asked.reason}"])
-    return tuple(asked.value)
+    processes: FreshProcesses, sweep: Sweep, cells: Sequence[Cell], catalogue: Catalogue, path: Path, timeout_s: float
+) -> tuple[tuple[Cell, ...], dict[str, str]]:
+    """The cells at the sizes that make each like the reference in what it asks for; and by id, why one cannot be.
+
+    The cells of each variant are solved in a process of their own; where it dies, they cannot be matched.
+    """
+    parts = _reference(sweep, cells, path)
+    by_variant: dict[str, list[int]] = {}
+    for i, cell in enumerate(cells):
+        if cell.match != "none":
+            by_variant.setdefault(cell.variant, []).append(i)
+    sources, done, reasons = (catalogue.variant_sources, catalogue.task_sources), [*cells], dict[str, str]()
+    jobs = [
+        Job("attnbench.execute.match:matched", ([cells[i] for i in own], parts, *sources), timeout_s, tag=own)
+        for own in by_variant.values()
+    ]
+    for job, outcome in processes.run(jobs, usable_cores()):
+        failed = [(cells[i], f"cannot be matched: {outcome.reason}") for i in job.tag]
+        for i, (cell, why) in zip(job.tag, outcome.value if outcome.status == "ok" else failed, strict=True):
+            done[i] = cell
+            reasons |= {cell.id: why} if why else {}
+    return tuple(done), reasons
+
+
+def _reference(sweep: Sweep, cells: Sequence[Cell], path: Path) -> tuple[VariantUse, ...]:
+    """What fills the layers of the variant that others are matched to. Raises RequestError where there is none."""
+    if sweep.match_to and all(cell.match == "none" for cell in cells):
+        raise RequestError([f'{path}: match_to: has no effect without match = ["params"] or the like in a grid'])
+    wanted = label_of(sweep.match_to, cells, f"{path}: match_to") or _baseline(sweep, cells, path)
+    return next(cell.parts for cell in cells if cell.label == wanted)
+
+
+def _baseline(sweep: Sweep, cells: Sequence[Cell], path: Path) -> str:
+    """The label that ratios are taken against: fused if present, else the first, where the sweep names none."""
+    usual = next((cell.label for cell in cells if cell.variant == "fused"), cells[0].label)
+    return label_of(sweep.baseline, cells, f"{path}: baseline") or usual
 
 
 def label_of(wanted: str | None, cells: Sequence[Cell], key: str) -> str | None:
@@ -163,8 +193,3 @@ def label_of(wanted: str | None, cells: Sequence[Cell], key: str) -> str | None:
     if wanted in by_variant:
         return by_variant[wanted]
     raise RequestError([f'{key}: "{wanted}" is not among the variants{did_you_mean(wanted, labels)}'])
-
-
-def _usual(cells: Sequence[Cell]) -> str:
-    """The label that ratios are taken against where the sweep names none: fused if present, else the first."""
-    return next((cell.label for cell in cells if cell.variant == "fused"), cells[0].label)

@@ -188,7 +188,7 @@ class _Work:
         groups: dict[str, list[tuple[Cell, int]]] = {}
         for cell in {cell.id: cell for cell, _ in self._pending()}.values():
             for part in range(len(cell.parts)):
-                groups.setdefault(_check_key(cell, part), []).append((cell, part))
+                groups.setdefault(_check_key(cell.built, part), []).append((cell, part))
         jobs = [self._check_job(members) for members in groups.values()]
         for job, outcome in self.processes.run(jobs, at_once(self.plan.cells, None, self.workers)):
             status, reason = _verdict(outcome)
@@ -208,7 +208,8 @@ class _Work:
 
     def _check_job(self, members: Sequence[tuple[Cell, int]]) -> Job:
         """members: cells, each with the part of its stack that is to be checked, the same for all."""
-        smallest, part = min(members, key=lambda member: (member[0].d_model, member[0].n_heads))
+        built = [(cell.built, part) for cell, part in members]
+        smallest, part = min(built, key=lambda member: (member[0].d_model, member[0].n_heads))
         lengths = {length for cell, _ in members for length in (cell.T, cell.S)}
         source = self.plan.catalogue.variant_sources[smallest.parts[part].name]
         arguments = (smallest, part, source, lengths)

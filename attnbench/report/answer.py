@@ -13,7 +13,7 @@ from attnbench.analyse.crossover import Crossover, crossovers
 from attnbench.analyse.learning import unranked
 from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, points
 from attnbench.analyse.slices import REACH, by_slice, reaches, slice_unit
-from attnbench.report import fits, tables, words
+from attnbench.report import fits, matching, tables, words
 
 ALIKE = 5  # variants from which on those of which the same is true share one sentence
 
@@ -36,6 +36,10 @@ def answer(frame: DataFrame, baseline: str) -> list[Finding]:
         Finding(_about(f"{one.measure.name} by term", one.group), fits.sentence(one)) for one in fits.fitted(frame)
     ]
     found += [Finding(_about("accuracy", group), _learned(group, baseline)) for group in groups(asked(frame, ACCURACY))]
+    found += [
+        Finding(f"Matching ({measure.name})", matching.sentence(frame, measure, baseline))
+        for measure in (ACCURACY, TIME)
+    ]
     found += _parameters(frame)
     return [finding for finding in found if finding.text]
 
@@ -140,14 +144,15 @@ def _score(point: Any, reach: Mapping[tuple[str, int, int], str], guessing: Coll
 
 def _parameters(frame: DataFrame) -> list[Finding]:
     """Which variants have more parameters than others; once for all groups of one level of which the same is true."""
-    told: dict[tuple[str, str], dict[str, None]] = {}
+    told: dict[tuple[str, str, str], dict[str, None]] = {}
     for group in groups(frame):
         if text := tables.unmatched(group.frame):
-            tasks = told.setdefault((group.settings["level"], text), {})
+            way = words.setting("match", group.settings.get("match"))
+            tasks = told.setdefault((group.settings["level"], way, text), {})
             tasks |= {group.settings["task"]: None} if group.settings["task"] else {}
     return [
-        Finding(f"Parameters ({', '.join([level, *tasks])})", f"variants are not matched: {text}.")
-        for (level, text), tasks in told.items()
+        Finding(f"Parameters ({', '.join(filter(None, [level, *tasks, way]))})", f"variants are not matched: {text}.")
+        for (level, way, text), tasks in told.items()
     ]
 
 

@@ -36,6 +36,7 @@ COLUMNS = (
     "device_name",
     "threads",
     "compile",
+    "match",
     "seed",
 )
 TABLES = {"time and memory": "timing", "accuracy": "train"}  # which table of the sweep file governs which cells

@@ -5,6 +5,7 @@ Every requested cell is in a table with its value or, in its place, its status; 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -43,7 +44,7 @@ RULE = f"different: off 1 by more than {100 * MARGIN:g} %, after Holm's correcti
 NO_CROSSOVER = "no crossover in the measured range"
 COUNTS = ("n_params", "n_params_body")
 SIZES = ("param_bytes", "optimizer_bytes", "saved_bytes", "state_bytes")
-WIDTH = "d_used"  # told where parameters are matched, so where it is not the width that was asked for
+MATCHING = ("matched", "match_error")  # told where variants are matched: what that changed, how far off they still are
 COSTS = ("flops", "flops_executed", "roof_share", "bytes_moved", *COUNTS, *SIZES, "compile_s")
 ALWAYS = ("flops", "flops_executed", *COUNTS, "param_bytes")  # of COSTS; some phases or runs have none of the others
 ROOF = (
@@ -211,12 +212,12 @@ def slopes(merged: DataFrame, over: Axis = "T") -> DataFrame:
 
 
 def costs(frame: DataFrame) -> DataFrame:
-    """What a cell costs by formula and by size: label, d_model, T, the settings that differ, WIDTH, and COSTS.
+    """What a cell costs by formula and by size: label, d_model, T, the settings that differ, MATCHING, and COSTS.
 
     Those that are not of ALWAYS are left out where no cell has them.
     """
     parts = []
-    known = [*([WIDTH] if (frame[WIDTH].fillna(frame["d_model"]) != frame["d_model"]).any() else []), *COSTS]
+    known = [*(MATCHING if frame["matched"].notna().any() else []), *COSTS]
     for group in groups(frame):
         part = group.frame.groupby(POINT, sort=False)[known].first().reset_index().astype("object")
         parts.append(part.assign(**{name: group.settings.get(name) for name in group.differs}))
@@ -309,7 +310,18 @@ def _cost_text(data: DataFrame) -> DataFrame:
     same = [name for name in data.columns if name not in ("T", *COSTS)]
     for name in COUNTS:
         shown[name] += np.where(grows(data, name, same), ", grows with T", "")
+    if "matched" in data.columns:
+        shown["matched"] = [_changes(text) for text in data["matched"]]
+        shown["match_error"] = [NOT_ASKED if pd.isna(off) else words.percent(off) for off in data["match_error"]]
     return shown.where(shown.notna(), NOT_ASKED)
+
+
+def _changes(text: Any) -> str:
+    """What matching changed: "d_model = 48, d_ff = 200"."""
+    changes = json.loads(text) if isinstance(text, str) else None
+    return (
+        NOT_ASKED if changes is None else ", ".join(f"{name} = {value}" for name, value in changes.items()) or "nothing"
+    )
 
 
 def _said(name: str, value: float) -> str:
