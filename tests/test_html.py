@@ -238,7 +238,13 @@ def test_sections_without_cells_are_left_out(tmp_path):
     times = [timed("a", 64, 8, 1.0, measures=["time"])]
     assert headings(report(tmp_path, frame(times), baseline="a")) == ["Cells", "Time", "Cost", "Settings"]
     learned = scores(["a"], sizes=[32], widths=[32], seeds=[0])
-    assert headings(report(tmp_path, frame(learned), baseline="a")) == ["Cells", "Accuracy", "Cost", "Settings"]
+    assert headings(report(tmp_path, frame(learned), baseline="a")) == [
+        "Cells",
+        "Accuracy",
+        "Learning",
+        "Cost",
+        "Settings",
+    ]
 
 
 @pytest.mark.parametrize("empty", [DataFrame(), frame([])])

@@ -23,6 +23,7 @@ REFERENCES: Mapping[str, tuple[int, tuple[float, ...]]] = {  # every other line 
     "equal operations of mixing alone": (0, (1, 1.6)),
 }
 DASHED = (0, (5, 2))
+MOST_MARKERS = 16  # on one line where there are thin ones too: of more points every other, or every third, has one
 
 
 def curves(
@@ -63,7 +64,8 @@ def curves(
             shift = scales.dodge(list(marks), len(panel.labels) if apart else 1)
             if thin is not None:
                 _thin(panel, thin[thin["facet"] == panel.facet], looks)
-            _draw(panel, data[data["facet"] == panel.facet], looks, shift)
+            every = 1 if thin is None else -(-len(marks) // MOST_MARKERS)
+            _draw(panel, data[data["facet"] == panel.facet], looks, shift, every)
             if ends and panel.facet in ends:
                 panel.axes.axvline(ends[panel.facet], color=PALE, linewidth=1.0, zorder=1.8)
             if references is not None:
@@ -79,14 +81,14 @@ def _height(data: DataFrame) -> float:
     return 2.7 if n_labels <= 8 or n_facets > 9 else 3.6
 
 
-def _draw(panel: panels.Panel, data: DataFrame, looks: Mapping[str, Look], shift: Sequence[float]) -> None:
+def _draw(panel: panels.Panel, data: DataFrame, looks: Mapping[str, Look], shift: Sequence[float], every: int) -> None:
     """The series of one panel, the first one strongest. shift: factors on x that set them apart."""
     panels.pale(panel.axes, data[data["label"].isin(panel.pale)])
     last = max(len(panel.labels) - 1, 1)
     for i, label in enumerate(panel.labels):
         line = data[data["label"] == label].sort_values("x", kind="stable")
         line = line.assign(x=line["x"] * shift[i % len(shift)])
-        plots.series(panel.axes, line, looks[label], 1 - i / last)
+        plots.series(panel.axes, line, looks[label], 1 - i / last, every=every)
 
 
 def _thin(panel: panels.Panel, lines: DataFrame, looks: Mapping[str, Look]) -> None:

@@ -32,7 +32,6 @@ from attnbench.report.looks import INK, PALE, SIZES, STYLE, Look
 from attnbench.report.scales import Axis, Colours
 
 WIDTH, LEFT, RIGHT, GAP, BELOW = 10.0, 0.85, 0.2, 0.25, 0.52
-MOST_MARKERS = 16  # on one line: of a longer one every other point, or every third, has one
 BAR = 1.2  # inches to the right of panels that a scale of colours needs
 FORMATS = {".svg": {"Date": None}, ".png": {}, ".pdf": {"CreationDate": None}}  # and what keeps the date out of a file
 _STYLE_LOCK = threading.RLock()
@@ -158,11 +157,11 @@ def handle(label: str, look: Look, data: DataFrame, width: int = 50) -> Line2D:
     )
 
 
-def series(axes: Axes, line: DataFrame, look: Look, weight: float, *, joined: bool = True) -> None:
+def series(axes: Axes, line: DataFrame, look: Look, weight: float, *, joined: bool = True, every: int = 1) -> None:
     """The measured points of one series, joined by a line or not, with their intervals as bars.
 
     weight: from 1 for the first series down; earlier ones are drawn stronger, so that one which lies under another
-    still shows.
+    still shows. every: how many points share a marker.
     """
     line = line[line["value"].notna()]
     if line.empty:
@@ -176,7 +175,7 @@ def series(axes: Axes, line: DataFrame, look: Look, weight: float, *, joined: bo
         markeredgecolor="white",
         markeredgewidth=0.6,
         markersize=(5 + 2 * weight) * SIZES.get(look.marker, 1.0),
-        markevery=-(-len(line) // MOST_MARKERS),
+        markevery=every,
         linewidth=1.3 + 1.1 * weight,
         zorder=3,
     )
