@@ -212,3 +212,10 @@ def test_a_knob_stops_at_the_value_nearest_to_the_aim(aim, asked, power):
     values = range(1, WIDEST * asked + 1)
     found = _turned(start, "d_model", values, lambda built: built.d_model**power, aim)
     assert abs(found.built.d_model**power - aim) == min(abs(value**power - aim) for value in values)
+
+
+def test_a_knob_that_changes_nothing_any_more_is_turned_no_farther():
+    start = a_cell("window", options={"window": 4}, matched={}, match_error=1.0)
+    assert _turned(start, "window", range(1, 33), lambda built: min(built.options["window"], 7), 7.1).matched == {
+        "window": 7
+    }

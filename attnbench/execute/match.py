@@ -174,7 +174,8 @@ def _turned(cell: Cell, name: str, values: range, size: Size, aim: float) -> Cel
     try:
         while top < last and size_at(values[top]) < aim:  # no farther than needed: wide models are slow
             top = min(2 * top + 1, last)
-        above = bisect_left(values, aim, hi=top, key=size_at) if size_at(values[top]) > aim else top
+        reached = min(aim, size_at(values[top]))  # a window has no more state than T tokens, however wide it is
+        above = bisect_left(values, reached, hi=top, key=size_at)
         return min(map(at, values[max(0, above - 1) : above + 1]), key=_off)
     except Exception:  # a variant may have limits of its own
         return cell
