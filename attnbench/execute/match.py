@@ -203,4 +203,5 @@ def _off(cell: Cell) -> float:
 def _too_far(best: Cell, size: float, aim: float) -> str:
     """How near the nearest came."""
     at = ", ".join(f"{name} = {value}" for name, value in (best.matched or {}).items()) or "the sizes asked for"
-    return f"cannot be matched in {best.match}: has {size:.4g} {UNITS[best.match]} of {aim:.4g} with {at}, nearest"
+    told = f"comes no nearer than {size:,.0f} of {aim:,.0f} {UNITS[best.match]}, with {at}"
+    return f"cannot be matched in {best.match}: {told}"
