@@ -174,7 +174,8 @@ def _turned(cell: Cell, name: str, values: range, size: Size, aim: float) -> Cel
     try:
         while top < last and size_at(values[top]) < aim:  # no farther than needed: wide models are slow
             top = min(2 * top + 1, last)
-        above = bisect_left(values, aim, hi=top, key=size_at) if size_at(values[top]) > aim else top
+        reached = min(aim, size_at(values[top]))  # a window has no more state than T tokens, however wide it is
+        above = bisect_left(values, reached, hi=top, key=size_at)
         return min(map(at, values[max(0, above - 1) : above + 1]), key=_off)
     except Exception:  # a variant may have limits of its own
         return cell
@@ -202,4 +203,5 @@ def _off(cell: Cell) -> float:
 def _too_far(best: Cell, size: float, aim: float) -> str:
     """How near the nearest came."""
     at = ", ".join(f"{name} = {value}" for name, value in (best.matched or {}).items()) or "the sizes asked for"
-    return f"cannot be matched in {best.match}: has {size:.4g} {UNITS[best.match]} of {aim:.4g} with {at}, nearest"
+    told = f"comes no nearer than {size:,.0f} of {aim:,.0f} {UNITS[best.match]}, with {at}"
+    return f"cannot be matched in {best.match}: {told}"
