@@ -15,6 +15,10 @@ from attnbench.settings import DType, Level, Measure, Phase, PositionKind, Role,
 from attnbench.sweep import Sweep, VariantUse, points
 from attnbench.wording import printable
 
+# Fields that are no part of an id where they are None, so that cells without them keep the ids that they had.
+_SINCE = ("d_used", "n_training", "pretrain", "pretrain_options", "pretrain_digest")
+# Settings that decide how often, not how (later visits join earlier ones), and one that is a field of its own.
+_NOT_IN_DIGEST = {"visits", "repeats", "n_training"}
 # What a cell takes from its point as it is.
 AS_ASKED = ("role", "level", "phase", "T", "d_model", "dtype", "threads", "compile", "seed", "measures")
 
@@ -28,6 +32,9 @@ class Cell:
     digest: of the sources and settings beyond these fields that decide the numbers.
     task: its name and the options beside it in the sweep, "mqar[n_pairs=8]"; task_options are all that are in force.
     cross: the variant that is the decoder's cross-attention, where the task is sequence to sequence.
+    n_training: how many distinct sequences training repeats, None for fresh ones in every batch.
+    pretrain: the task on which a model is trained first, as `task` is written; pretrain_options: all in force, and T;
+    pretrain_digest: of the sources and settings beyond these fields that decide the weights.
     d_used: the width really used, where parameters are matched; d_model is the one that was asked for, by which cells
     are compared.
     device_name: what kind of device it is, so that numbers of two machines are never those of one cell.
@@ -57,6 +64,10 @@ class Cell:
     measures: tuple[Measure, ...]
     cross: str | None = None
     device_name: str = ""
+    n_training: int | None = None
+    pretrain: str | None = None
+    pretrain_options: Mapping[str, Any] | None = None
+    pretrain_digest: str | None = None
     d_used: int | None = None
     digest: str = ""
     label: str = field(default="", compare=False)
@@ -64,8 +75,9 @@ class Cell:
     @cached_property
     def id(self) -> str:
         """Twelve hex digits that say what the cell is; measures and label are not part of it."""
-        apart = ("measures", "label", *(["d_used"] if self.d_used is None else []))
-        settings = {key: value for key, value in asdict(self).items() if key not in apart} | {"task": self.task_name}
+        apart = ("measures", "label", *(name for name in _SINCE if getattr(self, name) is None))
+        names = {"task": self.task_name} | ({"pretrain": self.pretrain_name} if self.pretrain else {})
+        settings = {key: value for key, value in asdict(self).items() if key not in apart} | names
         return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     @property
@@ -77,6 +89,11 @@ class Cell:
     def task_name(self) -> str | None:
         """The name of the task, "mqar" of "mqar[n_pairs=8]"."""
         return self.task and self.task.partition("[")[0]
+
+    @property
+    def pretrain_name(self) -> str | None:
+        """The name of the task of pretraining."""
+        return self.pretrain and self.pretrain.partition("[")[0]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -145,15 +162,12 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
     described = [catalogue.variants[key] for key in keys]
     asked: VariantUse | None = point.get("task")
     task = catalogue.tasks[_task_key(asked, sweep)] if asked else None
+    first: VariantUse | None = point.get("pretrain")
+    before = catalogue.tasks[_task_key(first.without("T"), sweep)] if first else None
     settings = sweep.train if task else sweep.timing
     device = [*catalogue.devices][-1] if point["device"] == "auto" else point["device"]
-    decides = [
-        context,
-        catalogue.digests["accuracy" if task else "cost"],
-        *(part.digest for part in described),
-        task.digest if task else "",
-        settings.model_dump_json(exclude={"visits", "repeats"}),  # how often, not how: later visits join earlier ones
-    ]
+    code = [context, catalogue.digests["accuracy" if task else "cost"], *(part.digest for part in described)]
+    how = settings.model_dump_json(exclude=_NOT_IN_DIGEST)
     return Cell(
         **{key: point[key] for key in AS_ASKED},
         **_sizes(point, [part.positions for part in described]),
@@ -164,8 +178,16 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
         task=called(asked.name, asked.options) if asked else None,
         task_options=dict(task.options) if task else None,
         cross=task.cross if task else None,
-        digest=hashlib.sha256("\n".join(decides).encode()).hexdigest()[:16],
+        n_training=point.get("n_training", sweep.train.n_training) if task else None,
+        pretrain=called(first.name, first.options) if first else None,
+        pretrain_options={**before.options, "T": first.options.get("T", point["T"])} if first and before else None,
+        pretrain_digest=_digest(*code, before.digest, how) if before else None,
+        digest=_digest(*code, task.digest if task else "", how),
     )
+
+
+def _digest(*decides: str) -> str:
+    return hashlib.sha256("\n".join(decides).encode()).hexdigest()[:16]
 
 
 def _task_key(use: VariantUse, sweep: Sweep) -> str:
@@ -179,6 +201,7 @@ def _sizes(point: Mapping[str, Any], positions: Sequence[PositionKind]) -> dict[
     positions: what each part of the variant needs by itself.
     """
     T, d_model, level = point["T"], point["d_model"], point["level"]
+    first: VariantUse | None = point.get("pretrain")
     S, d_ff = point.get("S") or T, point.get("d_ff")
     one_more = point["phase"] == "decode"  # the token that is timed comes after T
     model = {
@@ -189,7 +212,7 @@ def _sizes(point: Mapping[str, Any], positions: Sequence[PositionKind]) -> dict[
     return {
         "S": S,
         "n_heads": d_model // point["d_head"] if "d_head" in point else point["n_heads"],
-        "max_T": point.get("max_T") or max(T, S) + one_more,
+        "max_T": point.get("max_T") or max(T, S, first.options.get("T", T) if first else T) + one_more,
         "d_ff": (4 * d_model if d_ff is None else d_ff) if level in ("block", "model") else None,
         **(model if level == "model" else dict.fromkeys(model)),
     }

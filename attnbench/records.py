@@ -71,6 +71,9 @@ COLUMNS = (
     "task",
     "task_options",
     "cross",
+    "n_training",
+    "pretrain",
+    "pretrain_options",
     "seed",
     "status",
     "reason",
@@ -121,6 +124,8 @@ COLUMNS = (
     "lr",
     "weight_decay",
     "steps_to_learn",
+    "pretrain_accuracy",
+    "pretrain_steps",
     "rule",
     "quick",
     "baselines",
@@ -287,8 +292,8 @@ def _row(cell: Record, records: list[Record]) -> Record:
     for name, fact in row.pop("extra", {}).items():
         row.setdefault(name, fact)  # a variant's own facts replace no column that the cell has
     row |= {"status": worst["status"], "reason": worst.get("reason"), "visits": sum(map(len, visits.values()))}
-    row |= {"options": _compact(row["options"]), "task_options": _compact(row["task_options"])}
-    for key in ("measure", "schema", "digest"):
+    row |= {key: _compact(row.get(key)) for key in ("options", "task_options", "pretrain_options")}
+    for key in ("measure", "schema", "digest", "pretrain_digest"):
         row.pop(key, None)
     return row | _times(visits.get("time", []), row)
 

@@ -99,18 +99,25 @@ class Trial:
 def train(
     build: Callable[[], Model], task: Task, settings: TrainSettings, seed: int, *, device: str = "cpu"
 ) -> TrainResult:
-    """Train fresh models from `build` on `task`, one per setting, and score the best on test data.
+    """Train models from `build` on `task`, one per setting, and score the best on test data.
 
     The global random state is seeded for `build` and for training, and is afterwards what it was before. On a CPU the
     result is the same bit for bit, for a given number of threads. Raises ValueError when the task is too small to fill
     its splits.
     """
+    return trained(build, task, settings, seed, device=device)[0]
+
+
+def trained(
+    build: Callable[[], Model], task: Task, settings: TrainSettings, seed: int, *, device: str = "cpu"
+) -> tuple[TrainResult, Model]:
+    """As `train`, with the model that was scored; or with the last one, where no trial kept a finite loss."""
     validation = held_out(task, "validation", settings.n_validation, seed)
     test = held_out(task, "test", settings.n_test, seed)
     with _own_random_state(device):
         trials, best, model = _tried(build, task, settings, seed, validation, device)
         score = None if best is None else evaluate(model, test, task.slice_names, settings.batch_size, task.tolerance)
-    return TrainResult(
+    result = TrainResult(
         status="diverged" if score is None else "ok",
         accuracy=None if score is None else score.accuracy,
         sequence_accuracy=None if score is None else score.sequence_accuracy,
@@ -136,6 +143,7 @@ def train(
         compile=settings.compile,
         amp=settings.amp,
     )
+    return result, model
 
 
 def _tried(

@@ -10,7 +10,7 @@ from pandas import DataFrame
 
 from attnbench.errors import RequestError
 from attnbench.records import COLUMNS, Run, read, run_names
-from attnbench.report import between, fits, html, plots, settings, tables, writers
+from attnbench.report import between, fits, html, plots, sample_efficiency, settings, tables, writers
 from attnbench.report.figures import pictures
 from attnbench.report.settings import Environments
 from attnbench.run_folder import RunFolder
@@ -62,6 +62,7 @@ def _draw_up(draft: Path, frame: DataFrame, question: str, baseline: str, enviro
     for name in ("tables", "plots"):
         (draft / name).mkdir()
     made = [*tables.tables(frame, baseline), *between.ratios(frame), *fits.tables(frame)]
+    made += sample_efficiency.made(frame)
     made.append(settings.settings(frame, environments))
     for table in made:
         writers.write(table, draft / "tables")

@@ -13,6 +13,7 @@ from pandas import DataFrame
 
 from attnbench.analyse.compare import verdicts
 from attnbench.analyse.points import ACCURACY, MEMORY, STATE, TIME, Group, Measure, asked, groups, points
+from attnbench.analyse.sample_efficiency import is_on_curve
 from attnbench.analyse.slices import by_slice, slice_unit
 from attnbench.report import (
     crossover_plot,
@@ -24,6 +25,7 @@ from attnbench.report import (
     panels,
     planes,
     plots,
+    sample_efficiency,
     scales,
     shades,
     tables,
@@ -72,7 +74,9 @@ def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
     for one in fits.fitted(frame):
         yield _fitted(one, AXES[one.measure], style, baseline)
     for group in groups(asked(frame, ACCURACY)):
-        yield from _accuracies(group, style, baseline)
+        if not is_on_curve(group):
+            yield from _accuracies(group, style, baseline)
+    yield from (Picture(*made) for made in sample_efficiency.pictures(frame, style, baseline))
 
 
 def _costs(group: Group, measure: Measure, style: Mapping[str, Look], baseline: str) -> Picture:
