@@ -72,8 +72,9 @@ def _table(group: Group) -> Table:
     data, found = _curves(group.frame), needed(group.frame)
     cells = data.assign(head=data["n_training"], text=[tables.accuracy_text(point) for point in data.itertuples()])
     ends = found.assign(head=math.inf, text=[needed_text(row) for row in found.itertuples()])
-    together = pd.concat([cells, ends])[[*CURVE, "head", "text"]]
-    shown = tables.spread(together, ["pretrain", "d_model", "T", "label"], "head")
+    together = pd.concat([cells, ends])[[*CURVE, "head", "text"]].replace({"pretrain": {SCRATCH: ""}})  # to be first
+    shown = tables.spread(together, ["d_model", "T", "label", "pretrain"], "head").replace({"pretrain": {"": SCRATCH}})
+    shown = shown.drop(columns=[] if (shown["pretrain"] != SCRATCH).any() else "pretrain")
     heads = {n: f"N = {words.whole(n)}" for n in set(data["n_training"])} | {math.inf: NEEDED}
     note = f"{EXPLAINED}; {notes.measured(group.frame, ACCURACY)}"
     title, name = words.title(WHAT, group.settings), words.file_name(FILE, group.settings, group.differs)
