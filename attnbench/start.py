@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 from torch import Tensor
@@ -85,7 +85,7 @@ def write(start: Start, file: Path) -> None:
     body = io.BytesIO()
     torch.save(asdict(start), body)
     file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f"{file.name}.{os.getpid()}.part")
+    draft = file.with_name(f"{file.name}.{uuid4().hex}.part")
     draft.write_bytes(hashlib.sha256(body.getvalue()).digest() + body.getvalue())
     draft.replace(file)
 
