@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnbench.analyse.points import ACCURACY, asked, groups
-from attnbench.analyse.sample_efficiency import is_on_curve, needed, over_n
+from attnbench.analyse.sample_efficiency import needed, off_curves, over_n
 from attnbench.protocol import LEARNED
 from attnbench.report import sample_efficiency
 from attnbench.report.answer import answer
@@ -86,16 +86,25 @@ def test_cells_of_different_n_or_pretraining_are_never_averaged_together():
     rows = curve((LOW, HIGH, HIGH)) + curve((HIGH, HIGH, HIGH), pretrain="induction")
     apart = groups(asked(frame(rows), ACCURACY))
     assert [len(group.frame) for group in apart] == [1] * 6
-    assert all(is_on_curve(group) for group in apart)
 
 
-def test_fresh_sequences_and_a_single_n_are_on_no_curve():
-    fresh = [trained(None, HIGH), trained(None, HIGH, label="lstm")]
-    assert not over_n(frame(fresh))
-    assert not over_n(frame([trained(64, HIGH), *fresh]))
-    assert not any(is_on_curve(group) for group in groups(frame(fresh)))
-    beside = groups(frame(fresh + curve((LOW, HIGH, HIGH))))
-    assert [is_on_curve(group) for group in beside] == [False, True, True, True]
+FRESH = [trained(None, HIGH), trained(None, HIGH, label="lstm")]
+
+
+@pytest.mark.parametrize("more", [[], [trained(64, HIGH)], [trained(64, HIGH), trained(256, HIGH, task="copy")]])
+def test_fresh_sequences_and_a_single_n_of_a_task_are_on_no_curve(more):
+    whole = frame(FRESH + more)
+    assert not over_n(whole)
+    assert len(off_curves(whole)) == len(whole)
+    told = [table.data for table in tables(whole, "fused") if table.name.startswith("accuracy")]
+    assert sum(len(data) - data["variant"].isin(["chance", "floor"]).sum() for data in told) == len(whole)
+
+
+def test_every_cell_is_on_a_curve_or_off_all():
+    whole = frame(FRESH + curve((LOW, HIGH, HIGH)))
+    (group,) = over_n(whole)
+    assert set(off_curves(whole)["cell"]) == set(whole["cell"]) - set(group.frame["cell"])
+    assert len(off_curves(whole)) == len(FRESH)
 
 
 WHOLE = [

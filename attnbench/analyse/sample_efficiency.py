@@ -25,9 +25,9 @@ def over_n(frame: DataFrame) -> list[Group]:
     return [group for group in found if group.frame["n_training"].nunique() > 1]
 
 
-def is_on_curve(group: Group) -> bool:
-    """Whether a group of `points.groups` is one place of curves that `over_n` has."""
-    return "n_training" in group.differs and group.settings.get("n_training") is not None
+def off_curves(frame: DataFrame) -> DataFrame:
+    """The cells that no group of `over_n` has."""
+    return frame.drop(index=[cell for group in over_n(frame) for cell in group.frame.index])
 
 
 def needed(frame: DataFrame) -> DataFrame:

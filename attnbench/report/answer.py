@@ -11,7 +11,7 @@ from attnbench.analyse.chance import at_chance
 from attnbench.analyse.compare import verdicts
 from attnbench.analyse.crossover import Crossover, crossovers
 from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, points
-from attnbench.analyse.sample_efficiency import is_on_curve, over_n
+from attnbench.analyse.sample_efficiency import off_curves, over_n
 from attnbench.analyse.slices import REACH, by_slice, reaches, slice_unit
 from attnbench.report import fits, sample_efficiency, tables, words
 
@@ -36,7 +36,7 @@ def answer(frame: DataFrame, baseline: str) -> list[Finding]:
     found += [
         Finding(_about(f"{one.measure.name} by term", one.group), fits.sentence(one)) for one in fits.fitted(frame)
     ]
-    scored = [group for group in groups(asked(frame, ACCURACY)) if not is_on_curve(group)]
+    scored = groups(asked(off_curves(frame), ACCURACY))
     found += [Finding(_about("accuracy", group), _learned(group, baseline)) for group in scored]
     found += [Finding(_about("accuracy", group), sample_efficiency.sentence(group)) for group in over_n(frame)]
     found += _parameters(frame)

@@ -13,7 +13,7 @@ from pandas import DataFrame
 
 from attnbench.analyse.compare import verdicts
 from attnbench.analyse.points import ACCURACY, MEMORY, STATE, TIME, Group, Measure, asked, groups, points
-from attnbench.analyse.sample_efficiency import is_on_curve
+from attnbench.analyse.sample_efficiency import off_curves
 from attnbench.analyse.slices import by_slice, slice_unit
 from attnbench.report import (
     crossover_plot,
@@ -73,9 +73,8 @@ def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
         yield from _roofline(group, style, baseline)
     for one in fits.fitted(frame):
         yield _fitted(one, AXES[one.measure], style, baseline)
-    for group in groups(asked(frame, ACCURACY)):
-        if not is_on_curve(group):
-            yield from _accuracies(group, style, baseline)
+    for group in groups(asked(off_curves(frame), ACCURACY)):
+        yield from _accuracies(group, style, baseline)
     yield from (Picture(*made) for made in sample_efficiency.pictures(frame, style, baseline))
 
 

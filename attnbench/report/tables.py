@@ -30,7 +30,7 @@ from attnbench.analyse.points import (
     groups,
     points,
 )
-from attnbench.analyse.sample_efficiency import is_on_curve
+from attnbench.analyse.sample_efficiency import off_curves
 from attnbench.analyse.scaling import OTHER, Axis, scalings
 from attnbench.analyse.slices import FEW, REACH, by_slice, few, reaches, slice_unit
 from attnbench.records import STATUSES
@@ -237,8 +237,8 @@ def tables(frame: DataFrame, baseline: str) -> list[Table]:
     for measure in (TIME, MEMORY):
         for group in groups(asked(frame, measure)):
             made += _measured(group, measure, baseline)
-    for group in groups(asked(frame, ACCURACY)):
-        made += [] if is_on_curve(group) else _accuracies(group)
+    for group in groups(asked(off_curves(frame), ACCURACY)):
+        made += _accuracies(group)
     if len(data := costs(frame)):
         note = f"{ROOF}; {COMPILING}" if "compile_s" in data.columns else ROOF
         made.append(Table("cost", "Cost of a cell by formula, and its sizes", _cost_text(data), data, note))
