@@ -16,6 +16,7 @@ class Described:
 
     options: every option with the value in force. digest: of the sources that decide its numbers.
     cross: the variant that a task of sequence to sequence takes as cross-attention. vocab_size: of a task at min_T.
+    form: what a model reads and answers in a task, in words; models of two tasks are alike where it is the same.
     mistakes: (option, message) pairs; error: why it cannot be loaded at all.
     """
 
@@ -27,6 +28,7 @@ class Described:
     error: str | None = None
     cross: str | None = None
     vocab_size: int = 0
+    form: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,26 @@ class Catalogue:
             n_kv_heads = self.variants.get(key, Described()).options.get("n_kv_heads")
             if isinstance(n_kv_heads, int) and n_heads % n_kv_heads:
                 yield f"variant: {use.name} has n_kv_heads = {n_kv_heads}, which must divide n_heads = {n_heads}"
+
+    def pretrain_mistakes(self, point: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+        """Why the weights of one task, at its T, cannot be those that training on another starts from.
+
+        tables: options by task, for uses that do not say otherwise.
+        """
+        if point.get("pretrain") is None or point.get("task") is None:
+            return
+        pretrain, T = point["pretrain"], point["pretrain"].options.get("T", point["T"])
+        before, after = (self._task(use, tables) for use in (pretrain.without("T"), point["task"]))
+        if before.min_T > T:
+            yield f"pretrain: T = {T} is too short for the task {pretrain.name}; its smallest T is {before.min_T}"
+        if point.get("max_T") is not None and point["max_T"] < T:
+            yield f"pretrain: T = {T} is beyond max_T = {point['max_T']}"
+        if before.form != after.form:
+            task = point["task"].name
+            yield f"pretrain: {pretrain.name} is of {before.form}, {task} of {after.form}; no model can learn both"
+
+    def _task(self, use: Any, tables: Mapping[str, Mapping[str, Any]]) -> Described:
+        return self.tasks.get(variant_key(use.name, {**tables.get(use.name, {}), **use.options}), Described())
 
 
 def variant_key(name: str, options: Mapping[str, Any]) -> str:

@@ -16,6 +16,10 @@ from attnbench.settings import DType, Level, Match, Measure, Phase, PositionKind
 from attnbench.sweep import Sweep, VariantUse, points
 from attnbench.wording import printable
 
+# Fields that are no part of an id where nothing is asked of them: cells without them keep the ids that they had.
+_SINCE = ("match", "matched", "n_training", "pretrain", "pretrain_options", "pretrain_digest")
+# Settings that decide how often, not how (later visits join earlier ones), and one that is a field of its own.
+_NOT_IN_DIGEST = {"visits", "repeats", "n_training"}
 # What a cell takes from its point as it is.
 AS_ASKED = ("role", "level", "phase", "T", "d_model", "dtype", "threads", "compile", "match", "seed", "measures")
 
@@ -32,6 +36,9 @@ class Cell:
     match: in what the variant is to be like the sweep's reference. matched: the sizes and options that this changed, by
     name; the fields stay as asked, and cells are compared by those. match_error: how far off the cell still is, as a
     share of the reference. `built` is what is really built.
+    n_training: how many distinct sequences training repeats, None for fresh ones in every batch.
+    pretrain: the task on which a model is trained first, as `task` is written; pretrain_options: all in force, and T;
+    pretrain_digest: of the sources and settings beyond these fields that decide the weights.
     device_name: what kind of device it is, so that numbers of two machines are never those of one cell.
     """
 
@@ -62,14 +69,24 @@ class Cell:
     match: Match = "none"
     matched: Mapping[str, Any] | None = None
     match_error: float | None = None
+    n_training: int | None = None
+    pretrain: str | None = None
+    pretrain_options: Mapping[str, Any] | None = None
+    pretrain_digest: str | None = None
     digest: str = ""
     label: str = field(default="", compare=False)
 
     @cached_property
     def id(self) -> str:
         """Twelve hex digits that say what the cell is; measures and label are not part of it."""
-        apart = ("measures", "label", "match_error", *(["match", "matched"] if self.match == "none" else []))
-        settings = {key: value for key, value in asdict(self).items() if key not in apart} | {"task": self.task_name}
+        apart = {
+            "measures",
+            "label",
+            "match_error",
+            *(name for name in _SINCE if getattr(self, name) in (None, "none")),
+        }
+        names = {"task": self.task_name} | ({"pretrain": self.pretrain_name} if self.pretrain else {})
+        settings = {key: value for key, value in asdict(self).items() if key not in apart} | names
         return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     @property
@@ -81,6 +98,11 @@ class Cell:
     def task_name(self) -> str | None:
         """The name of the task, "mqar" of "mqar[n_pairs=8]"."""
         return self.task and self.task.partition("[")[0]
+
+    @property
+    def pretrain_name(self) -> str | None:
+        """The name of the task of pretraining."""
+        return self.pretrain and self.pretrain.partition("[")[0]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -152,15 +174,12 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
     described = [catalogue.variants[key] for key in keys]
     asked: VariantUse | None = point.get("task")
     task = catalogue.tasks[_task_key(asked, sweep)] if asked else None
+    first: VariantUse | None = point.get("pretrain")
+    before = catalogue.tasks[_task_key(first.without("T"), sweep)] if first else None
     settings = sweep.train if task else sweep.timing
     device = [*catalogue.devices][-1] if point["device"] == "auto" else point["device"]
-    decides = [
-        context,
-        catalogue.digests["accuracy" if task else "cost"],
-        *(part.digest for part in described),
-        task.digest if task else "",
-        settings.model_dump_json(exclude={"visits", "repeats"}),  # how often, not how: later visits join earlier ones
-    ]
+    code = [context, catalogue.digests["accuracy" if task else "cost"], *(part.digest for part in described)]
+    how = settings.model_dump_json(exclude=_NOT_IN_DIGEST)
     return Cell(
         **{key: point[key] for key in AS_ASKED},
         **_sizes(point, [part.positions for part in described], _longest(point, sweep, task)),
@@ -171,8 +190,16 @@ def _cell(point: Mapping[str, Any], sweep: Sweep, catalogue: Catalogue, context:
         task=called(asked.name, asked.options) if asked else None,
         task_options=dict(task.options) if task else None,
         cross=task.cross if task else None,
-        digest=hashlib.sha256("\n".join(decides).encode()).hexdigest()[:16],
+        n_training=point.get("n_training", sweep.train.n_training) if task else None,
+        pretrain=called(first.name, first.options) if first else None,
+        pretrain_options={**before.options, "T": first.options.get("T", point["T"])} if first and before else None,
+        pretrain_digest=_digest(*code, before.digest, how) if before else None,
+        digest=_digest(*code, task.digest if task else "", how),
     )
+
+
+def _digest(*decides: str) -> str:
+    return hashlib.sha256("\n".join(decides).encode()).hexdigest()[:16]
 
 
 def _task_key(use: VariantUse, sweep: Sweep) -> str:
@@ -183,8 +210,9 @@ def _task_key(use: VariantUse, sweep: Sweep) -> str:
 def _longest(point: Mapping[str, Any], sweep: Sweep, task: Described | None) -> int:
     """The largest T at which the model of a point is trained or tested."""
     T: int = point["T"]
+    first: VariantUse | None = point.get("pretrain")
     places = places_of(sweep.train.test_at, T, task.options) if task else []
-    return max([T, *(place.T for place in places)])
+    return max([T, first.options.get("T", T) if first else T, *(place.T for place in places)])
 
 
 def _sizes(point: Mapping[str, Any], positions: Sequence[PositionKind], longest: int) -> dict[str, Any]:

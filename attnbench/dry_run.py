@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # Settings that a table of cells has as columns; cells that differ in any other are in tables of their own.
 MATCHING = ("match", "matched", "match_error")
-COLUMNS = ("T", "S", "d_model", "n_heads", "max_T", "d_ff", "positions", *MATCHING, "seed")
+COLUMNS = ("T", "S", "d_model", "n_heads", "max_T", "d_ff", "positions", *MATCHING, "n_training", "seed")
+DIGESTS = ("digest", "pretrain_digest")
 NAMED = ("cell", "label", "variant", "options")  # told by the first two columns
 WIDTH = 160  # characters, where there is no terminal to ask
 N_TOLD = 3
@@ -31,7 +32,7 @@ def show(plan: Plan, changes: Sequence[str], workers: int) -> None:
 
     changes: what overrides did, a line each. workers: visits side by side, for the time that all would take.
     """
-    rows = [{key: value for key, value in cell.row().items() if key != "digest"} for cell in plan.cells]
+    rows = [{key: value for key, value in cell.row().items() if key not in DIGESTS} for cell in plan.cells]
     varying = [key for key in rows[0] if len({repr(row[key]) for row in rows}) > 1]
     for line in (*changes, *repeats(plan.repeated), *_shared(plan, rows[0], varying), *_options(rows)):
         print(line)

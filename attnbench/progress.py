@@ -140,6 +140,8 @@ class TimeLeft:
 def title(cell: Cell) -> str:
     """A cell in a few words."""
     what = cell.task if cell.task else f"{cell.level} {cell.phase}"
+    what += f" after {cell.pretrain}" if cell.pretrain else ""
+    what += f" n_training={cell.n_training}" if cell.n_training else ""
     return f"{cell.label} {what} T={cell.T} d_model={cell.d_model}"
 
 

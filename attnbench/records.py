@@ -74,6 +74,9 @@ COLUMNS = (
     "task",
     "task_options",
     "cross",
+    "n_training",
+    "pretrain",
+    "pretrain_options",
     "seed",
     "status",
     "reason",
@@ -124,6 +127,8 @@ COLUMNS = (
     "lr",
     "weight_decay",
     "steps_to_learn",
+    "pretrain_accuracy",
+    "pretrain_steps",
     "rule",
     "quick",
     "baselines",
@@ -291,9 +296,9 @@ def _row(cell: Record, records: list[Record]) -> Record:
     for name, fact in row.pop("extra", {}).items():
         row.setdefault(name, fact)  # a variant's own facts replace no column that the cell has
     row |= {"status": worst["status"], "reason": worst.get("reason"), "visits": sum(map(len, visits.values()))}
-    row |= {name: _compact(row.get(name)) for name in ("options", "task_options", "matched")}
+    row |= {name: _compact(row.get(name)) for name in ("options", "task_options", "pretrain_options", "matched")}
     row.setdefault("match", "none")  # as in runs from before there was a choice
-    for key in ("measure", "schema", "digest"):
+    for key in ("measure", "schema", "digest", "pretrain_digest"):
         row.pop(key, None)
     return row | _times(visits.get("time", []), row)
 

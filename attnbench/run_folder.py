@@ -5,6 +5,7 @@ cells.jsonl       one line per requested cell, written before any of them runs
 environment.json  machine and versions; no host, user or path names
 records.jsonl     one flat object per visit, appended and flushed as soon as the visit ends
 plugins/          copies of the plugin files, each named in environment.json
+weights/          trained weights that cells with `pretrain` start from; a run makes them again where they are missing
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from attnbench.errors import RequestError
 from attnbench.records import Record, Run, append, json_line, read_lines, read_records
 
 FILES = ("sweep.toml", "environment.json", "cells.jsonl", "records.jsonl")
-REPORTED = {"tables": (".csv", ".md", ".tex"), "plots": (".svg", ".png")}  # what a report writes into a run folder
+WEIGHTS = "weights"
+# What a report, and pretraining, write into a run folder.
+MADE = {"tables": (".csv", ".md", ".tex"), "plots": (".svg", ".png"), WEIGHTS: (".pt", ".part")}
 
 
 class RunFolder:
@@ -55,6 +58,11 @@ class RunFolder:
         """Whether the folder holds a run already."""
         return (self.path / "cells.jsonl").exists() or (self.path / "records.jsonl").exists()
 
+    @property
+    def weights(self) -> Path:
+        """Where visits keep trained weights; made by the first that has any."""
+        return self.path / WEIGHTS
+
     def _holds_foreign_files(self) -> bool:
         ours = (".lock", *FILES, *map(_draft, FILES))
         others = {entry for entry in self.path.iterdir() if entry.name not in ours}
@@ -84,12 +92,12 @@ class RunFolder:
         return {line["cell"] for line in (*asked, *read_records(self.path)[0])}
 
     def clear(self) -> None:
-        """Forget an earlier run: its measurements, its report and its copies of plugins go, nothing else does."""
+        """Forget an earlier run: its measurements, report, weights and copies of plugins go, nothing else does."""
         for file in (*self._copies(), *(self.path / name for name in (*FILES, "report.html"))):
             file.unlink(missing_ok=True)
         with suppress(OSError):  # somebody's files keep it, and the folders below
             (self.path / plugin_files.FOLDER).rmdir()
-        for name, suffixes in REPORTED.items():
+        for name, suffixes in MADE.items():
             for suffix in suffixes:
                 for file in (self.path / name).glob(f"*{suffix}"):
                     file.unlink(missing_ok=True)

@@ -109,7 +109,8 @@ class TrainSettings(Settings):
     judged_at: whether a trial counts as it is at its last step, or at the step that was best on validation data.
     stop_at: once validation accuracy, looked at every `eval_every` steps, reaches this, the trial ends. None runs every
     trial to its end. quick: the first trial alone; each row says so.
-    n_training: how many distinct sequences training repeats, shuffled each time; None: fresh ones in every batch.
+    n_training: how many distinct sequences training repeats, shuffled each time; None: fresh ones in every batch. That
+    of a grid goes before it.
     n_validation, n_test: sequences to choose on, and to score on.
     test_at: where else the chosen model is scored, once each, without further training: tables of T and of options of
     the task, such as { T = 256, n_pairs = 16 }; a place counts for the tasks that take its options.

@@ -39,6 +39,7 @@ from attnbench.settings import (
     TrainSettings,
     WholeNumber,
     as_list,
+    whole,
 )
 from attnbench.wording import complaint, key_path, shown, toml_key
 
@@ -49,6 +50,10 @@ class VariantUse:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def without(self, option: str) -> VariantUse:
+        """The same but for one option, which need not be there."""
+        return VariantUse(self.name, {name: value for name, value in self.options.items() if name != option})
 
 
 def _variant_use(value: Any) -> VariantUse:
@@ -66,6 +71,17 @@ def _stack(value: Any) -> tuple[VariantUse, ...]:
     return tuple(map(_variant_use, as_list(value)))
 
 
+def _pretrain(value: Any) -> VariantUse | None:
+    """A task to pretrain on, with its options, and T where it is not the cell's own; None for "none"."""
+    if value == "none":
+        return None
+    use = _variant_use(value)
+    T = whole(use.options.get("T", 1))
+    if not isinstance(T, int) or isinstance(T, bool) or T < 1:
+        raise ValueError("expected T to be a whole number from 1 on")
+    return VariantUse(use.name, {**use.options, "T": T}) if "T" in use.options else use
+
+
 def _baseline(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
@@ -78,6 +94,8 @@ class Grid(Settings):
     measure: Some[Measure] | None = None
     variant: Some[Annotated[tuple[VariantUse, ...], BeforeValidator(_stack)]] | None = None
     task: Some[Annotated[VariantUse, BeforeValidator(_variant_use)]] | None = None
+    n_training: Some[Count] | None = None
+    pretrain: Some[Annotated[VariantUse | None, BeforeValidator(_pretrain)]] | None = None
     role: Some[Role] | None = None
     level: Some[Level] | None = None
     phase: Some[Phase] | None = None
@@ -140,6 +158,11 @@ _NOT_IN_ACCURACY = {
     "B": "an accuracy cell is trained in batches of train.batch_size",
     "compile": "an accuracy cell is trained as it is",
 }
+_IN_ACCURACY_ALONE = {
+    "task": "trains on a task",
+    "n_training": "trains on sequences",
+    "pretrain": "starts from trained weights",
+}
 _LEVELS_OF = {key: {"model"} for key in ("n_layers", "embedding_std", "positions")} | {"d_ff": {"block", "model"}}
 _OPTION_TABLES = {"variant": "options", "task": "tasks"}
 _HOMES: tuple[tuple[str, type[Settings], str], ...] = (
@@ -197,7 +220,7 @@ def points(grid: Grid, defaults: Grid) -> Iterator[dict[str, Any]]:
     if "accuracy" in measures:
         axes |= {"level": ["model"], "phase": [None], "B": [None], "compile": [False]}
     else:
-        axes.pop("task", None)
+        axes = {key: axis for key, axis in axes.items() if key not in _IN_ACCURACY_ALONE}
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True)) | {"measures": measures}
 
@@ -226,12 +249,18 @@ def _named(tables: Mapping[str, Any], what: Literal["variant", "task"]) -> Itera
     """Each variant or task that a file names: key path, use with its table of options merged in, options of its own."""
     home = _OPTION_TABLES[what]
     named = _tables(tables.get(home))
-    for path, item in _entries(tables, what):
-        with suppress(ValueError):  # the validation of the whole file reports it
-            use = _variant_use(item)
-            yield path, VariantUse(use.name, {**named.get(use.name, {}), **use.options}), set(use.options)
+    for axis in ("variant",) if what == "variant" else ("task", "pretrain"):
+        for path, item in _entries(tables, axis):
+            with suppress(ValueError):  # the validation of the whole file reports it
+                if use := _variant_use(item) if axis == what else _task_of(_pretrain(item)):
+                    yield path, VariantUse(use.name, {**named.get(use.name, {}), **use.options}), set(use.options)
     for name, options in named.items():
         yield f"{home}.{toml_key(name)}", VariantUse(name, options), set(options)
+
+
+def _task_of(pretrain: VariantUse | None) -> VariantUse | None:
+    """The task alone, without T."""
+    return pretrain and pretrain.without("T")
 
 
 def _entries(tables: Mapping[str, Any], axis: str) -> Iterator[tuple[str, Any]]:
@@ -304,8 +333,9 @@ def _one_grid_mistakes(grid: Grid, defaults: Grid) -> Iterator[str]:
         yield "d_head: give n_heads or d_head, not both"
     measures = grid.measure or defaults.measure or ["time"]
     if "accuracy" not in measures:
-        if grid.task:
-            yield 'task: only measure = ["accuracy"] trains on a task'
+        for key, what in _IN_ACCURACY_ALONE.items():
+            if getattr(grid, key):
+                yield f'{key}: only measure = ["accuracy"] {what}'
         levels = grid.level or defaults.level or DEFAULTS["level"]
         for key, homes in _LEVELS_OF.items():
             if len(getattr(grid, key) or ()) > 1 and not homes.intersection(levels):
@@ -329,6 +359,7 @@ def _point_mistakes(point: Mapping[str, Any], tables: Mapping[str, Any], catalog
     if point["d_model"] % point[heads]:
         yield f"d_model: {point['d_model']} is not divisible by {heads} = {point[heads]}"
     yield from catalogue.group_mistakes(point, _tables(tables.get("options")))
+    yield from catalogue.pretrain_mistakes(point, _tables(tables.get("tasks")))
     if S not in (None, T) and point["role"] != "cross" and point["level"] != "core":
         yield f"S: {S} differs from T = {T}; only the role cross and the level core have an S of their own"
     longest = max(T, S or T) + (point["phase"] == "decode")
@@ -397,7 +428,7 @@ def _applies(key: str, grid: Mapping[str, Any], tables: Mapping[str, Any]) -> bo
     defaults = tables.get("defaults")
     measure = grid.get("measure", defaults.get("measure") if isinstance(defaults, dict) else None)
     accuracy = "accuracy" in _list(measure)
-    return key not in (_NOT_IN_ACCURACY if accuracy else ("task",))
+    return key not in (_NOT_IN_ACCURACY if accuracy else _IN_ACCURACY_ALONE)
 
 
 def _toml_value(text: str) -> Any:

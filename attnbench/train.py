@@ -108,13 +108,26 @@ def train(
     device: str = "cpu",
     places: Sequence[Elsewhere] = (),
 ) -> TrainResult:
-    """Train fresh models from `build` on `task`, one per setting, and score the best on test data.
+    """Train models from `build` on `task`, one per setting, and score the best on test data.
 
     places: where it is scored as well, by the same weights.
     The global random state is seeded for `build` and for training, and is afterwards what it was before. On a CPU the
     result is the same bit for bit, for a given number of threads. Raises ValueError when the task is too small to fill
     its splits, or a place speaks of other tokens.
     """
+    return trained(build, task, settings, seed, device=device, places=places)[0]
+
+
+def trained(
+    build: Callable[[], Model],
+    task: Task,
+    settings: TrainSettings,
+    seed: int,
+    *,
+    device: str = "cpu",
+    places: Sequence[Elsewhere] = (),
+) -> tuple[TrainResult, Model]:
+    """As `train`, with the model that was scored; or with the last one, where no trial kept a finite loss."""
     validation = held_out(task, "validation", settings.n_validation, seed)
     test = held_out(task, "test", settings.n_test, seed)
     others = prepared(task, places, settings.n_test, seed)
@@ -122,7 +135,7 @@ def train(
         trials, best, model = _tried(build, task, settings, seed, validation, device)
         score = None if best is None else evaluate(model, test, task.slice_names, settings.batch_size, task.tolerance)
         elsewhere = tested(None if best is None else model, others, settings.batch_size)
-    return TrainResult(
+    result = TrainResult(
         status="diverged" if score is None else "ok",
         accuracy=None if score is None else score.accuracy,
         sequence_accuracy=None if score is None else score.sequence_accuracy,
@@ -149,6 +162,7 @@ def train(
         amp=settings.amp,
         tested=elsewhere,
     )
+    return result, model
 
 
 def _tried(

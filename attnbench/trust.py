@@ -26,11 +26,11 @@ def _kind(key: str) -> tuple[str, Callable[[Any], bool]]:
         return "a list of positive numbers", _is_samples
     if key in COUNTS or key.startswith("n_") or key.endswith("_bytes"):
         return "a count", _is_count
-    if key.endswith("_s") or key in ("flops", "flops_executed", "accuracy"):
+    if key.endswith("_s") or key in ("flops", "flops_executed", "accuracy", "pretrain_accuracy"):
         return "a number", _is_number
     if key in ("cell", "measure", "variant", "label"):
         return "a text", lambda value: isinstance(value, str)
-    if key in ("extra", "options", "task_options"):
+    if key in ("extra", "options", "task_options", "pretrain_options"):
         return "an object", lambda value: isinstance(value, dict)
     if key in ("measures", "flags"):
         return "a list of texts", lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value)

@@ -227,7 +227,7 @@ def test_there_is_a_picture_of_curves_and_one_of_several_trials(n_trials):
     made = {picture.name: picture for picture in pictures(frame(rows), "fused")}
     assert ("learning_best_of_n" in made) == (n_trials > 1)
     legend = [text.get_text() for text in made["learning_curves"].figure.legends[0].get_texts()]
-    assert legend == ["fused", "linear", "chance", "floor", "learnt"]
+    assert legend == ["fused", "linear", "chance", "floor", "90 %"]
     (axes,) = made["learning_curves"].figure.axes
     assert sum(len(lines.get_paths()) for lines in axes.collections) == 4  # a thin line for each seed of each variant
     assert re.match(

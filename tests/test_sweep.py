@@ -182,8 +182,8 @@ WRONG_KEYS = {
     "the first table",
     GRID
     + '"größe" = 3\n': "grid[0].größe: unknown key; known: B, S, T, compile, d_ff, d_head, d_model, device, dtype, "
-    "embedding_std, level, match, max_T, measure, n_heads, n_layers, phase, positions, role, seed, task, threads, "
-    "variant",
+    "embedding_std, level, match, max_T, measure, n_heads, n_layers, n_training, phase, positions, pretrain, role, "
+    "seed, task, threads, variant",
 }
 WRONG_NAMES = {
     with_variant('["full", "windw"]'): 'grid[0].variant[1]: unknown variant "windw"; did you mean "window"?',

@@ -13,7 +13,10 @@ from attnbench.visits import is_disturbed
 
 POINT = ["label", "d_model", "T"]
 # Cells that differ in one of these are never averaged and never joined by a line.
-APART = ("role", "level", "phase", "task", "B", "dtype", "device", "device_name", "threads", "compile", "match", "run")
+APART = (
+    *("role", "level", "phase", "task", "n_training", "pretrain", "match"),
+    *("B", "dtype", "device", "device_name", "threads", "compile", "run"),
+)
 TACIT = ("device_name", "match")  # of these, a reader is told only where they differ
 # These may follow from the variant, T or d_model (d_ff = 4 d_model); they set cells apart only where they do not.
 FOLLOWING = ("S", "max_T", "n_heads", "n_layers", "d_ff", "embedding_std", "positions", "task_options")
@@ -93,14 +96,17 @@ def asked_for(frame: DataFrame, column: str) -> DataFrame:
     return frame
 
 
-def groups(frame: DataFrame) -> list[Group]:
-    """Split cells so that those of one group may share figures, in the order of the frame."""
-    parts = []
-    for _, same in frame.groupby(list(APART), dropna=False, sort=False):
-        free = free_settings(same)
+def groups(frame: DataFrame, together: Sequence[str] = ()) -> list[Group]:
+    """Split cells so that those of one group may share figures, in the order of the frame.
+
+    together: settings of APART that need not be the same in a group.
+    """
+    apart, parts = [name for name in APART if name not in together], []
+    for _, same in frame.groupby(apart, dropna=False, sort=False):
+        free = free_settings(same, [*POINT, *together])
         pieces = [piece for _, piece in same.groupby(free, dropna=False, sort=False)] if free else [same]
         parts += [(piece, free) for piece in pieces]
-    names = (*APART, *(name for name in FOLLOWING if any(name in free for _, free in parts)))
+    names = (*apart, *(name for name in FOLLOWING if any(name in free for _, free in parts)))
     shared = [common(piece, names) for piece, _ in parts]
     differs = tuple(name for name in names if len({settings.get(name) for settings in shared}) > 1)
     told = [
@@ -168,9 +174,9 @@ def _joined(status: Series) -> str:
     return ", ".join(dict.fromkeys(text for text in status if text))
 
 
-def free_settings(frame: DataFrame) -> list[str]:
+def free_settings(frame: DataFrame, point: Sequence[str] = POINT) -> list[str]:
     """Those of FOLLOWING that take several values at one point."""
-    distinct = frame.groupby(POINT, dropna=False)[list(FOLLOWING)].nunique(dropna=False)
+    distinct = frame.groupby(list(point), dropna=False)[list(FOLLOWING)].nunique(dropna=False)
     return [name for name in FOLLOWING if (distinct[name] > 1).any()]
 
 

@@ -17,9 +17,19 @@ AT_FLOOR = 0.05  # a control that is no further above its floor has learnt nothi
 ALONE = 0.1  # by which one seed has to miss a limit to contradict it
 SETTING = (  # all that decides a cell but its seed
     *("label", "options", "task", "task_options", "role", "T", "S", "d_model", "n_heads", "n_layers", "d_ff"),
-    *("embedding_std", "positions", "max_T", "dtype", "device", "threads"),
+    *("embedding_std", "positions", "max_T", "dtype", "device", "threads", "n_training", "pretrain"),
 )
-NAMED = ("task", "T", "d_model", "n_heads", "n_layers", "d_ff", "positions")  # told where they differ
+NAMED = (
+    "task",
+    "T",
+    "d_model",
+    "n_heads",
+    "n_layers",
+    "d_ff",
+    "positions",
+    "n_training",
+    "pretrain",
+)  # told where they differ
 
 
 class Finding(NamedTuple):

@@ -107,12 +107,13 @@ def _sizes(cell: Cell, mixer: MixerFactory) -> dict[str, Any]:
     }
 
 
-def task_model(cell: Cell, mixer: MixerFactory, cross: MixerFactory | None, task: Task) -> Model:
-    """The model of an accuracy cell, as its task needs it."""
+def task_model(cell: Cell, mixer: MixerFactory, cross: MixerFactory | None, task: Task, *others: Task) -> Model:
+    """The model of an accuracy cell, as its task needs it, with the largest vocabulary of this and the other tasks."""
+    vocab_size = max(one.vocab_size for one in (task, *others))
     if cross is not None:
-        return encoder_decoder(cell, mixer, cross, task.vocab_size)
+        return encoder_decoder(cell, mixer, cross, vocab_size)
     n_outputs = 1 if task.answers == "number" else None
-    return language_model(cell, mixer, task.vocab_size, n_outputs=n_outputs, reads_values=task.reads_values)
+    return language_model(cell, mixer, vocab_size, n_outputs=n_outputs, reads_values=task.reads_values)
 
 
 def build_module(cell: Cell, mixer: MixerFactory) -> nn.Module:

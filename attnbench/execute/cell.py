@@ -42,9 +42,10 @@ from attnbench.mixer import Attention, Mixer
 from attnbench.places import places_of
 from attnbench.registry import Source
 from attnbench.settings import TimingSettings
+from attnbench.start import Start, start_from
 from attnbench.sweep import VariantUse
 from attnbench.tasks import Task
-from attnbench.train import train
+from attnbench.train import TrainResult, train
 from attnbench.transformer import MixerFactory, Model
 
 WIDEST_HEAD = 64  # that promises are tried on: they take a second there and minutes at 512
@@ -195,15 +196,39 @@ def _accuracy(order: Visit, mixer: MixerFactory) -> dict[str, Any]:
     places = places_of(order.train.test_at, cell.T, cell.task_options)
     others = [Elsewhere(_task(cls, place.T, place.options), tuple(place.changed)) for place in places]
     cross = None if order.cross is None else _loaded(order.cross)
+    before = [] if order.pretrain is None else [_pretraining(order)]
     built: list[Model] = []
 
     def build() -> Model:
-        built[:] = [task_model(cell, mixer, cross, task)]
+        built[:] = [task_model(cell, mixer, cross, task, *before)]
         return built[0]
 
-    result = train(build, task, order.train, cell.seed, device=cell.device, places=others)
+    start = _start(order, build, task, *before) if before else None
+    if before and start is None:
+        return {"status": "diverged", "reason": f"pretraining on {cell.pretrain} kept no finite loss"}
+    from_there = build if start is None else lambda: start.given_to(build())
+    result = train(from_there, task, order.train, cell.seed, device=cell.device, places=others)
     in_force = _read_back(cell, mixers_of(built[0]), next(built[0].parameters()))
-    return in_force | asdict(result) | {"reason": _trouble(result.status)}
+    return in_force | asdict(result) | {"reason": _trouble(result.status)} | _started(result, start)
+
+
+def _pretraining(order: Visit) -> Task:
+    """The task that the cell is pretrained on, at its own T."""
+    if order.pretrain is None or order.cell.pretrain_options is None:
+        raise ValueError(f"{order.cell.variant} is not pretrained")
+    options = dict(order.cell.pretrain_options)
+    return _task(_loaded(order.pretrain), options.pop("T"), options)
+
+
+def _start(order: Visit, build: Callable[[], Model], task: Task, pretraining: Task) -> Start | None:
+    """The weights to start from, those that another visit kept where there are any."""
+    cell, file = order.cell, order.weights_file(max(task.vocab_size, pretraining.vocab_size))
+    return start_from(build, pretraining, order.train, cell.seed, device=cell.device, file=file)
+
+
+def _started(result: TrainResult, start: Start | None) -> dict[str, Any]:
+    """What a record says besides of a cell that was pretrained."""
+    return {} if start is None else start.told | {"fingerprint": start.with_data(result.fingerprint)}
 
 
 def _task(cls: type, T: int, options: Mapping[str, Any]) -> Task:

@@ -42,7 +42,7 @@ COST_MODULES = (
     "execute/cell",
 )
 ACCURACY_MODULES = (
-    *("mixer", "kernels", "positions", "transformer", "train", "protocol", "scoring", "optimise", "splits"),
+    *("mixer", "kernels", "positions", "transformer", "train", "protocol", "scoring", "optimise", "splits", "start"),
     *("elsewhere", "places"),
     *("tasks/__init__", "tasks/draw", "tasks/baselines", "tasks/repeats", "execute/build", "execute/cell"),
 )
@@ -106,8 +106,9 @@ def judge(cells: Sequence[Cell], sources: Mapping[str, Source], tasks: Mapping[s
     """Whether each cell of one variant can run at all, and what it costs by formula."""
     names = {part.name for cell in cells for part in cell.parts} | {cell.cross for cell in cells if cell.cross}
     classes = {name: registry.load(sources[name]) for name in names}
-    asked = {cell.task_name: registry.load(tasks[cell.task_name]) for cell in cells if cell.task_name}
-    return [_judge(cell, classes, asked[cell.task_name] if cell.task_name else None) for cell in cells]
+    asked = {name for cell in cells for name in (cell.task_name, cell.pretrain_name) if name}
+    loaded = {name: registry.load(tasks[name]) for name in asked}
+    return [_judge(cell, classes, loaded) for cell in cells]
 
 
 def profile(name: str, sources: Mapping[str, Source]) -> dict[str, Any]:
@@ -172,14 +173,20 @@ def _describe_task(use: VariantUse, tasks: Mapping[str, Source], variants: Mappi
     except Exception as error:
         return Described(error=registry.describe_error(error))
     files = [file for part in parts for file in _class_files(part)]
-    return Described(resolved, digest=_digest(files), min_T=min_T, cross=cross, vocab_size=vocab_size)
+    return Described(resolved, digest=_digest(files), min_T=min_T, cross=cross, vocab_size=vocab_size, form=_form(cls))
 
 
-def _judge(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task] | None) -> Judgement:
+def _form(task: type[Task]) -> str:
+    """What a model of this task reads and answers."""
+    reads = {"tokens": "tokens", "seq2seq": "a source and tokens"}[task.kind]
+    return f"{reads}{' with numbers' if task.reads_values else ''} and {task.answers}s as answers"
+
+
+def _judge(cell: Cell, classes: Mapping[str, type[Mixer]], tasks: Mapping[str, type[Task]]) -> Judgement:
     """Never raises: a variant that cannot even answer fails in its own visit, where the record says how."""
     try:
-        able = _reason(cell, classes) if task is None else _task_reason(cell, classes, task)
-        reason = _training_reason(cell) or able
+        able = _task_reason(cell, classes, tasks[cell.task_name]) if cell.task_name else _reason(cell, classes)
+        reason = _training_reason(cell) or able or _pretrain_reason(cell, classes, tasks)
     except Exception:
         return Judgement()
     if reason:
@@ -249,6 +256,16 @@ def _task_reason(cell: Cell, classes: Mapping[str, type[Mixer]], task: type[Task
         if reason := _first_reason(filled, classes, role, use):
             return f"as {place}: {reason}"
     return None
+
+
+def _pretrain_reason(cell: Cell, classes: Mapping[str, type[Mixer]], tasks: Mapping[str, type[Task]]) -> str | None:
+    """Why the cell cannot be trained on its other task before."""
+    if cell.pretrain_name is None or cell.pretrain_options is None:
+        return None
+    T = cell.pretrain_options["T"]
+    before = replace(cell, task=cell.pretrain, task_options=cell.pretrain_options, T=T, S=T)
+    reason = _task_reason(before, classes, tasks[cell.pretrain_name])
+    return reason and f"in pretraining: {reason}"
 
 
 def class_digest(cls: type) -> str:

@@ -42,13 +42,17 @@ class Plan:
     timeout_s: float
     plugins: Mapping[str, Path]
 
-    def order(self, cell: Cell, measure: Measure) -> Visit:
-        """What a process is sent to do."""
+    def order(self, cell: Cell, measure: Measure, weights: Path | None = None) -> Visit:
+        """What a process is sent to do. weights: the folder where weights of pretraining are kept, if anywhere."""
         sources, sweep = self.catalogue, self.sweep
         task = sources.task_sources[cell.task_name] if cell.task_name else None
         variants = tuple(sources.variant_sources[part.name] for part in cell.parts)
         cross = sources.variant_sources[cell.cross] if cell.cross else None
-        return Visit(cell.built, measure, variants, task, sweep.timing, sweep.train, sweep.memory_limit, cross)
+        pretrain = sources.task_sources[cell.pretrain_name] if cell.pretrain_name else None
+        training = sweep.train.model_copy(update={"n_training": cell.n_training})
+        return Visit(
+            cell.built, measure, variants, task, sweep.timing, training, sweep.memory_limit, cross, pretrain, weights
+        )
 
     def expected_s(self, cell: Cell, measure: Measure, flops: float | None) -> float:
         """A guess at what one visit takes, from the cost formula."""
@@ -57,7 +61,8 @@ class Plan:
         if measure == "memory":
             return start_s + 4 * call_s
         if measure == "accuracy":
-            return 1.0 + start_s + self.sweep.train.steps * len(self.sweep.train.lr) * call_s
+            n_trainings = len(self.sweep.train.lr) + (cell.pretrain is not None)
+            return 1.0 + start_s + self.sweep.train.steps * n_trainings * call_s
         timing = self.sweep.timing
         return start_s + max(timing.warmup_s, 2 * call_s) + max(timing.max_s, call_s)
 

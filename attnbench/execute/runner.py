@@ -269,7 +269,8 @@ class _Work:
             if self._over:
                 return
             self.begun = True
-            yield Job("attnbench.execute.cell:visit", (self.plan.order(cell, measure),), self.plan.timeout_s, cell)
+            order = self.plan.order(cell, measure, self.folder.weights)
+            yield Job("attnbench.execute.cell:visit", (order,), self.plan.timeout_s, cell)
 
     def _judged(self, fields: Record) -> Record:
         """The fields of a visit, flagged where something disturbed it; the run's best sentinel is learnt as it goes."""

@@ -11,7 +11,19 @@ from pandas import DataFrame
 
 from attnbench.errors import RequestError
 from attnbench.records import COLUMNS, Run, read, run_names
-from attnbench.report import between, beyond, fits, html, learning, matching, plots, settings, tables, writers
+from attnbench.report import (
+    between,
+    beyond,
+    fits,
+    html,
+    learning,
+    matching,
+    plots,
+    sample_efficiency,
+    settings,
+    tables,
+    writers,
+)
 from attnbench.report.figures import pictures
 from attnbench.report.settings import Environments
 from attnbench.run_folder import RunFolder
@@ -67,6 +79,7 @@ def _draw_up(draft: Path, frame: DataFrame, question: str, baseline: str, enviro
         *learning.tables(frame, baseline),
         *matching.tables(frame, baseline),
         *beyond.tables(frame),
+        *sample_efficiency.made(frame),
         *between.ratios(frame),
         *fits.tables(frame),
     ]

@@ -12,8 +12,9 @@ from attnbench.analyse.compare import verdicts
 from attnbench.analyse.crossover import Crossover, crossovers
 from attnbench.analyse.learning import unranked
 from attnbench.analyse.points import ACCURACY, MEMORY, TIME, Group, Measure, asked, groups, points
+from attnbench.analyse.sample_efficiency import off_curves, over_n
 from attnbench.analyse.slices import REACH, by_slice, reaches, slice_unit
-from attnbench.report import fits, matching, tables, words
+from attnbench.report import fits, matching, sample_efficiency, tables, words
 
 ALIKE = 5  # variants from which on those of which the same is true share one sentence
 
@@ -26,7 +27,8 @@ class Finding(NamedTuple):
 
 
 def answer(frame: DataFrame, baseline: str) -> list[Finding]:
-    """Where variants overtake the baseline, per d, how far back they reach, and whether their parameters match."""
+    """Where variants overtake the baseline, per d, how far back they reach, how many sequences they need, and whether
+    their parameters match."""
     found = [
         Finding(_about(measure.name, group), _compared(group, measure, baseline))
         for measure in (TIME, MEMORY)
@@ -35,7 +37,9 @@ def answer(frame: DataFrame, baseline: str) -> list[Finding]:
     found += [
         Finding(_about(f"{one.measure.name} by term", one.group), fits.sentence(one)) for one in fits.fitted(frame)
     ]
-    found += [Finding(_about("accuracy", group), _learned(group, baseline)) for group in groups(asked(frame, ACCURACY))]
+    scored = groups(asked(off_curves(frame), ACCURACY))
+    found += [Finding(_about("accuracy", group), _learned(group, baseline)) for group in scored]
+    found += [Finding(_about("accuracy", group), sample_efficiency.sentence(group)) for group in over_n(frame)]
     found += [
         Finding(f"Matching ({measure.name})", matching.sentence(frame, measure, baseline))
         for measure in (ACCURACY, TIME)

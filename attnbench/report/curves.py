@@ -18,7 +18,7 @@ from attnbench.report.scales import Axis
 
 REFERENCES: Mapping[str, tuple[int, tuple[float, ...]]] = {  # every other line of reference is dashed
     "chance": (0, (1, 1.6)),
-    "learnt": (0, (8, 1.5, 1, 1.5)),
+    "90 %": (0, (8, 1.5, 1, 1.5)),
     "equal operations": (0, (8, 1.5, 1, 1.5)),
     "equal operations of mixing alone": (0, (1, 1.6)),
 }

@@ -14,6 +14,7 @@ from pandas import DataFrame
 from attnbench.analyse import learning
 from attnbench.analyse.compare import verdicts
 from attnbench.analyse.points import ACCURACY, MEMORY, POINT, STATE, TIME, Group, Measure, asked, groups, points
+from attnbench.analyse.sample_efficiency import off_curves
 from attnbench.analyse.slices import by_slice, slice_unit
 from attnbench.protocol import LEARNED
 from attnbench.report import (
@@ -26,6 +27,7 @@ from attnbench.report import (
     panels,
     planes,
     plots,
+    sample_efficiency,
     scales,
     shades,
     tables,
@@ -87,10 +89,11 @@ def _pictures(frame: DataFrame, baseline: str) -> Iterator[Picture]:
         yield from _roofline(group, style, baseline)
     for one in fits.fitted(frame):
         yield _fitted(one, AXES[one.measure], style, baseline)
-    for group in groups(asked(frame, ACCURACY)):
+    for group in groups(asked(off_curves(frame), ACCURACY)):
         yield from _accuracies(group, style, baseline)
-    for group in groups(asked(frame, ACCURACY)):
+    for group in groups(asked(off_curves(frame), ACCURACY)):
         yield from _learning(group, style, baseline)
+    yield from (Picture(*made) for made in sample_efficiency.pictures(frame, style, baseline))
 
 
 def _costs(group: Group, measure: Measure, style: Mapping[str, Look], baseline: str) -> Picture:
@@ -268,7 +271,7 @@ def _learnt(group: Group, data: DataFrame, style: Mapping[str, Look], baseline: 
     data = data.sort_values(["d_model", "T", "label"], key=lambda part: _control_first(part, baseline), kind="stable")
     known = tables.references(group.frame)
     known = known.assign(name=known["label"], facet=_facets(known))
-    learnt = known.drop_duplicates("facet").assign(name="learnt", value=LEARNED)
+    learnt = known.drop_duplicates("facet").assign(name="90 %", value=LEARNED)
     lines = pd.concat([known, learnt], ignore_index=True).assign(x=data["x"].min())
     title = words.title(what, group.settings)
     texts: dict[str, Any] = {"x_label": x_label, "title": title, "note": _note(group, ACCURACY), "baseline": baseline}

@@ -20,6 +20,8 @@ COLUMNS = (
     "level",
     "phase",
     "task",
+    "n_training",
+    "pretrain",
     "T",
     "S",
     "d_model",
@@ -73,7 +75,8 @@ def _told(cells: DataFrame, facts: Mapping[str, Any], table: str) -> Iterator[tu
     for column in COLUMNS:
         if text := _values(cells[column].dropna()):
             yield column, text
-    for key, options, what in (("label", "options", "options of"), ("task", "task_options", "options of task")):
+    homes = [("label", "options", "options of"), ("task", "task_options", "options of task")]
+    for key, options, what in [*homes, ("pretrain", "pretrain_options", "options of pretraining on")]:
         for label, part in cells.groupby(key, sort=False):
             if text := _options(part[options].dropna().unique()):
                 yield f"{what} {label}", text

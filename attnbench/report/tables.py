@@ -31,6 +31,7 @@ from attnbench.analyse.points import (
     groups,
     points,
 )
+from attnbench.analyse.sample_efficiency import off_curves
 from attnbench.analyse.scaling import OTHER, Axis, scalings
 from attnbench.analyse.slices import FEW, REACH, by_slice, few, reaches, slice_unit
 from attnbench.records import STATUSES
@@ -229,7 +230,7 @@ def costs(frame: DataFrame) -> DataFrame:
 
 
 def tables(frame: DataFrame, baseline: str) -> list[Table]:
-    """All tables of a report, those without a cell left out."""
+    """All tables of a report but those of `between`, `fits` and `sample_efficiency`; none without a cell."""
     counts = by_variant(frame)
     made = [Table("status", "Cells by variant and status", counts, counts, f"{denominator(frame)} ok")]
     if len(bad := problems(frame)):
@@ -237,7 +238,7 @@ def tables(frame: DataFrame, baseline: str) -> list[Table]:
     for measure in (TIME, MEMORY):
         for group in groups(asked(frame, measure)):
             made += _measured(group, measure, baseline)
-    for group in groups(asked(frame, ACCURACY)):
+    for group in groups(asked(off_curves(frame), ACCURACY)):
         made += _accuracies(group)
     if len(data := costs(frame)):
         note = f"{ROOF}; {COMPILING}" if "compile_s" in data.columns else ROOF
@@ -281,7 +282,7 @@ def _accuracies(group: Group) -> list[Table]:
     together = pd.concat([merged, known.assign(n_good=1, n_cells=1, at_chance=False)], ignore_index=True)
     told = f"{note}; {AT_CHANCE}: guessing at chance or floor does as well, by a binomial test at {LEVEL:g}"
     said = told if guessing else note
-    made = [Table(name, title, values(together, _accuracy_text), for_csv(together, group, ACCURACY), said)]
+    made = [Table(name, title, values(together, accuracy_text), for_csv(together, group, ACCURACY), said)]
     slices = by_slice(group.frame)
     if len(slices):
         unit = slice_unit(group.frame)
@@ -293,7 +294,7 @@ def _accuracies(group: Group) -> list[Table]:
     return made
 
 
-def _accuracy_text(point: Any) -> str:
+def accuracy_text(point: Any) -> str:
     """The mean over seeds with their range, how many there are when some are missing, and whether it is a result."""
     text = words.share(point.value, point.low, point.high)
     if point.n_good < point.n_cells:

@@ -88,7 +88,7 @@ def title(what: str, values: Mapping[str, Any]) -> str:
 
 def file_name(what: str, values: Mapping[str, Any], differs: tuple[str, ...]) -> str:
     """A file name for one group that every system accepts: the settings that tell it from the others."""
-    parts = [f"{name}-{values.get(name)}" for name in differs if values.get(name) is not None]
+    parts = [f"{name}-{_whole(value)}" for name in differs if (value := values.get(name)) is not None]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "_".join([what, *parts]))
 
 
@@ -111,11 +111,15 @@ def setting(name: str, value: object) -> str:
         return ""
     if name == "compile":
         return "compiled" if value else ""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
+    value = _whole(value)
     if name == "threads":
         return f"{value} thread{'' if value == 1 else 's'}"
     return str(value) if name in PLAIN else f"{name}={value}"
+
+
+def _whole(value: object) -> object:
+    """Sizes of a column that has holes are floats there."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def settings(values: Mapping[str, Any], names: tuple[str, ...]) -> str:
