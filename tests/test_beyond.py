@@ -92,14 +92,14 @@ def test_the_table_has_a_column_per_place_lengths_first_and_options_by_size():
     assert list(table.shown.columns) == [
         "d_model",
         "variant",
-        "T",
+        "trained at T",
         "T = 16",
         "T = 32",
         "T = 64",
         "T = 64, n_pairs=8",
         "T = 64, n_pairs=16",
     ]
-    assert list(zip(table.shown["variant"], table.shown["T"], strict=True)) == [
+    assert list(zip(table.shown["variant"], table.shown["trained at T"], strict=True)) == [
         ("fused", 16),
         ("fused", 32),
         ("lstm", 16),
