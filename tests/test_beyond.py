@@ -155,3 +155,12 @@ def test_widths_have_panels_of_their_own():
     (picture,) = beyond.pictures(frame(wide), "fused")
     titles = [axes.get_title(loc="left") for axes in picture.figure.axes]
     assert titles == ["trained at T = 16, d = 32", "trained at T = 16, d = 64"]
+
+
+def test_the_floor_is_drawn_though_cells_are_missing():
+    first = failed("rnn", 16, 32, "oom") | {name: run().iloc[0][name] for name in ("level", "measures", "task", "B")}
+    rows = [first | {"phase": None}, trained("fused", 16, 0.5, [place(32, 0.4)])]
+    (picture,) = beyond.pictures(frame(rows), "fused")
+    (axes,) = picture.figure.axes
+    drawn = [line for line in axes.lines if list(line.get_ydata()) == [0.25, 0.125]]
+    assert [list(line.get_xdata()) for line in drawn] == [[16, 32]]

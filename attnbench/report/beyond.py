@@ -107,6 +107,7 @@ def _drawn(
 ) -> Picture:
     data = data.sort_values(["d_model", "T", "T_test"], kind="stable")
     title = f"{words.title('accuracy', common(part, TOLD))}, beyond training"
+    floor = data.assign(name="floor", value=data["floor"])[["name", "facet", "x", "value"]].dropna()
     figure = curves.curves(
         data,
         _looks(part),
@@ -114,7 +115,7 @@ def _drawn(
         x_label=x_label,
         title=title,
         note=notes.measured(part, ACCURACY),
-        references=data.assign(name="floor", value=data["floor"])[["name", "facet", "x", "value"]].drop_duplicates(),
+        references=floor.drop_duplicates(),
         apart=True,
         baseline=baseline,
         ends=ends,
