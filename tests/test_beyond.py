@@ -92,14 +92,14 @@ def test_the_table_has_a_column_per_place_lengths_first_and_options_by_size():
     assert list(table.shown.columns) == [
         "d_model",
         "variant",
-        "T",
+        "trained at T",
         "T = 16",
         "T = 32",
         "T = 64",
         "T = 64, n_pairs=8",
         "T = 64, n_pairs=16",
     ]
-    assert list(zip(table.shown["variant"], table.shown["T"], strict=True)) == [
+    assert list(zip(table.shown["variant"], table.shown["trained at T"], strict=True)) == [
         ("fused", 16),
         ("fused", 32),
         ("lstm", 16),
@@ -155,3 +155,12 @@ def test_widths_have_panels_of_their_own():
     (picture,) = beyond.pictures(frame(wide), "fused")
     titles = [axes.get_title(loc="left") for axes in picture.figure.axes]
     assert titles == ["trained at T = 16, d = 32", "trained at T = 16, d = 64"]
+
+
+def test_the_floor_is_drawn_though_cells_are_missing():
+    first = failed("rnn", 16, 32, "oom") | {name: run().iloc[0][name] for name in ("level", "measures", "task", "B")}
+    rows = [first | {"phase": None}, trained("fused", 16, 0.5, [place(32, 0.4)])]
+    (picture,) = beyond.pictures(frame(rows), "fused")
+    (axes,) = picture.figure.axes
+    drawn = [line for line in axes.lines if list(line.get_ydata()) == [0.25, 0.125]]
+    assert [list(line.get_xdata()) for line in drawn] == [[16, 32]]

@@ -19,7 +19,8 @@ from attnbench.report.writers import Table
 
 NO_SCORE = "no score"
 TOLD = tuple(name for name in APART if name not in TACIT)
-RULE = "T: of training; columns: where the trained models were tested; mean over seeds [lowest, highest]"
+TRAINED = "trained at T"
+RULE = "columns: where the trained models were tested; mean over seeds [lowest, highest]"
 
 
 def tables(frame: DataFrame) -> list[Table]:
@@ -48,7 +49,7 @@ def _table(name: str, part: DataFrame) -> Table:
     data = data.assign(task=part["task"].iloc[0])[["task", *data.columns.drop(["n_changed", "level", "trained_level"])]]
     note = "; ".join([RULE, notes.measured(part, ACCURACY), *why])
     title = f"Beyond training: {words.title('accuracy', common(part, TOLD))}"
-    return Table(name, title, shown, data, note)
+    return Table(name, title, shown.rename(columns={"T": TRAINED}), data, note)
 
 
 def _by_size(column: Any) -> Any:
@@ -106,6 +107,7 @@ def _drawn(
 ) -> Picture:
     data = data.sort_values(["d_model", "T", "T_test"], kind="stable")
     title = f"{words.title('accuracy', common(part, TOLD))}, beyond training"
+    floor = data.assign(name="floor", value=data["floor"])[["name", "facet", "x", "value"]].dropna()
     figure = curves.curves(
         data,
         _looks(part),
@@ -113,7 +115,7 @@ def _drawn(
         x_label=x_label,
         title=title,
         note=notes.measured(part, ACCURACY),
-        references=data.assign(name="floor", value=data["floor"])[["name", "facet", "x", "value"]].drop_duplicates(),
+        references=floor.drop_duplicates(),
         apart=True,
         baseline=baseline,
         ends=ends,
