@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import pytest
 import typer
+from commands import attnbench
 from run_rows import cell, run_of, timed
 from runs import PLUGINS, write_sweep
 
@@ -15,11 +16,6 @@ from attnbench.execute import runner
 from attnbench.records import Run, read_records
 
 GRID = '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 12, 16]\nmeasure = ["time", "memory"]\n'
-
-
-def attnbench(*arguments, cwd=None):
-    command = [sys.executable, "-m", "attnbench", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(
