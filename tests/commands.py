@@ -29,15 +29,16 @@ def attnbench(*arguments: object, cwd: str | os.PathLike[str] | None = None) -> 
         if cwd is not None:
             patch.chdir(cwd)
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-            status = _status_of(cli.main)
+            status = _status()
     said, complained = (stream.buffer.getvalue().decode("utf-8") for stream in (output, errors))
     return subprocess.CompletedProcess(words, status, said, complained)
 
 
-def _status_of(main) -> int:
+def _status() -> int:
     try:
-        main()
+        cli.main()
     except SystemExit as end:
-        assert end.code is None or isinstance(end.code, int)
+        if isinstance(end.code, str):
+            raise AssertionError(f"left with a text: {end.code}") from end
         return end.code or 0
     return 0
