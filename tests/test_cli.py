@@ -245,9 +245,6 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path):
     ("fault", "promise"),
     [
         ("leaks_future", "causal_values"),
-        ("mixes_rows", "rows_independent"),
-        ("ignores_key_mask", "key_mask_honoured"),
-        ("wrong_normaliser", "weights_sum_to_one"),
         ("wrong_dtype", "dtype"),
         ("leaks_late", "causal_values"),
     ],
