@@ -87,7 +87,7 @@ class LongConvolution(_Unmasked, Mixer):
 
     def slow_forward(self, x, *, context=None, key_mask=None):
         h, T = self.kernel(x.shape[1]), x.shape[1]
-        return torch.stack([sum(h[t - s] * x[:, s] for s in range(t + 1)) for t in range(T)], dim=1)
+        return torch.stack([(h[: t + 1].flip(0) * x[:, : t + 1]).sum(1) for t in range(T)], dim=1)
 
 
 class Gated(_Unmasked, Mixer):

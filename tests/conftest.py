@@ -1,10 +1,11 @@
-"""What holds for all tests: one thread, no deadline, and signals that end the suite whatever a command did to them."""
+"""What holds for all tests: one thread, no deadline, signals that end the suite, and one look at the machine."""
 
 import signal
 
 import pytest
 import torch
 from hypothesis import settings
+from remembered import Remembered
 
 # The suite shares its machine, and two threads that wait for a core are slower than one.
 torch.set_num_threads(1)
@@ -21,3 +22,11 @@ def _own_signals():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _remembered():
+    """Runs of this process measure the machine and try the package's own variants once."""
+    with pytest.MonkeyPatch.context() as patch:
+        Remembered().put_in(patch)
+        yield

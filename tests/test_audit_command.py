@@ -1,17 +1,10 @@
 """Requests for an audit that cannot be, as a person meets them."""
 
-import subprocess
-import sys
-
 import pytest
+from commands import attnbench
 from runs import PLUGINS
 
 CHEATS = PLUGINS / "cheats.py"
-
-
-def attnbench(*arguments):
-    command = [sys.executable, "-m", "attnbench", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 """The command attnbench claims: runs that are gone on with, budgets, its page and what it refuses."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import typer
+from commands import attnbench
 from run_rows import cell, record, run_of
 
 from attnbench.claims import command, conduct, page
@@ -48,11 +47,6 @@ at_least = -9.0
 """
 
 
-def attnbench(*arguments, cwd):
-    line = [sys.executable, "-m", "attnbench", "claims", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
-
-
 @pytest.fixture
 def pack(tmp_path):
     (tmp_path / "experiments" / "claims").mkdir(parents=True)
@@ -70,12 +64,12 @@ def visits(folder):
 
 
 def test_a_budget_leaves_the_rest_and_the_next_call_goes_on(pack, tmp_path):
-    first = attnbench("tiny", "--out", "made", "--budget", "1ms", "--workers", "1", cwd=tmp_path)
+    first = attnbench("claims", "tiny", "--out", "made", "--budget", "1ms", "--workers", "1", cwd=tmp_path)
     assert first.returncode == 1, first.stderr
     assert first.stdout.startswith("tiny: not finished; Attention <does>.\n")
     n_first = len(visits(tmp_path / "made" / "tiny"))
     assert 0 < n_first < 4
-    second = attnbench("--out", "made", "--workers", "1", cwd=tmp_path)
+    second = attnbench("claims", "--out", "made", "--workers", "1", cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     assert second.stdout.startswith("tiny: reproduced; ")
     assert second.stdout.endswith("1 claim: 1 reproduced\npage: made/claims.html\n")
@@ -109,7 +103,7 @@ def test_a_quick_look_has_a_folder_of_its_own_and_says_what_it_left_out(pack, tm
 def test_what_is_wrong_is_told_a_line_each_before_anything_runs(pack, tmp_path):
     (pack.parent / "other.toml").write_text(PACK.replace('variant = "fused" }', 'variant = "gru" }'))
     (pack.parent / "third.toml").write_text(PACK.replace("T = 8", "T = 0"))
-    done = attnbench("--out", "made", cwd=tmp_path)
+    done = attnbench("claims", "--out", "made", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     first, second = done.stderr.splitlines()
     assert first == "error: experiments/claims/other.toml: expect[0]: no cell has {'variant': 'gru'}"

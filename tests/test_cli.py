@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import pytest
 import typer
+from commands import attnbench
 from run_rows import cell, run_of, timed
 from runs import PLUGINS, write_sweep
 
@@ -15,11 +16,6 @@ from attnbench.execute import runner
 from attnbench.records import Run, read_records
 
 GRID = '[[grid]]\nvariant = ["full", "fused"]\nT = [8, 12, 16]\nmeasure = ["time", "memory"]\n'
-
-
-def attnbench(*arguments, cwd=None):
-    command = [sys.executable, "-m", "attnbench", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
 
 
 @pytest.mark.parametrize(
@@ -110,10 +106,10 @@ def test_run_writes_a_report_and_says_where(tmp_path):
 
 
 def test_report_can_be_made_again_by_itself(tmp_path):
-    attnbench("run", write_sweep(tmp_path, GRID), "--out", tmp_path / "run")
-    (tmp_path / "run" / "report.html").unlink()
-    assert attnbench("report", tmp_path / "run").returncode == 0
-    assert (tmp_path / "run" / "report.html").exists()
+    run = run_of(tmp_path, [cell("a")], [timed("a", 1.0)])
+    for _ in range(2):
+        assert attnbench("report", run).returncode == 0
+        (run / "report.html").unlink()
 
 
 def test_failures_are_told_when_they_happen_and_give_exit_status_1(tmp_path):
@@ -249,26 +245,23 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path):
     ("fault", "promise"),
     [
         ("leaks_future", "causal_values"),
-        ("mixes_rows", "rows_independent"),
-        ("ignores_key_mask", "key_mask_honoured"),
-        ("wrong_normaliser", "weights_sum_to_one"),
         ("wrong_dtype", "dtype"),
         ("leaks_late", "causal_values"),
     ],
 )
 def test_check_names_the_broken_promise_of_a_faulty_plugin(fault, promise):
-    done = attnbench("check", PLUGINS / f"{fault}.py")
+    done = attnbench("check", PLUGINS / f"{fault}.py", "--dtype", "float32")
     assert done.returncode == 1
     assert f"{promise}: broken" in done.stdout
 
 
-def test_check_of_a_good_plugin_and_of_a_builtin_is_green():
-    assert attnbench("check", f"{PLUGINS / 'good.py'}:Cosine").returncode == 0
-    assert attnbench("check", "fused").returncode == 0
+def test_check_of_a_builtin_is_green():
+    assert attnbench("check", "fused", "--dtype", "bfloat16").returncode == 0
 
 
-def test_a_certificate_is_one_page_with_a_table_and_every_reason_once():
+def test_a_certificate_of_a_good_plugin_is_green_and_one_page_with_a_table_and_every_reason_once():
     done = attnbench("check", f"{PLUGINS / 'good.py'}:Cosine")
+    assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert lines[0] == "certificate of cosine"
     assert "digest " in lines[2]

@@ -74,7 +74,7 @@ def test_other_widths_keep_every_promise():
     check_variant(Recurrent, roles=["causal"], n_heads=1, d_head=1)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])  # the finest and the coarsest
 @pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "xformers"])  # it has no kernel for a CPU
 def test_a_built_in_variant_keeps_every_promise(name, dtype):
     certificate = certify(BUILT_IN[name].load(), dtype=dtype)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from commands import attnbench as command
 from fake_cuda import FakeCuda, Logged
 from runs import PLUGINS, write_sweep
 
@@ -205,8 +206,7 @@ def test_a_run_is_planned_by_a_process_without_torch(tmp_path):
 @pytest.mark.parametrize("more", [["--dry-run"], []])
 def test_a_sweep_for_a_gpu_is_refused_in_one_line_where_there_is_none(tmp_path, more):
     sweep = Path(__file__).parent.parent / "experiments" / "gpu.toml"
-    command = [sys.executable, "-m", "attnbench", "run", sweep, "--out", tmp_path / "run", *more]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = command("run", sweep, "--out", tmp_path / "run", *more)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"error: {sweep}: grid[0].device: torch sees no cuda here; available: cpu\n"
     assert not (tmp_path / "run").exists()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from commands import attnbench
 
 from attnbench import commands, registry
 from attnbench.execute import doctor
@@ -23,18 +24,16 @@ PACKAGES = {  # a package of that name -> what is told of it
 }
 
 
-def command(*arguments, **environment):
-    words = [sys.executable, "-m", "attnbench", *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, env=os.environ | environment, timeout=120, check=False)
-
-
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory):
     """What doctor says on a machine with four optional packages, three of them unusable."""
     folder = tmp_path_factory.mktemp("packages")
     for name, (text, _) in PACKAGES.items():
         (folder / f"{name}.py").write_text(text)
-    done = command("doctor", "--json", PYTHONPATH=str(folder))
+    words, environment = ("-m", "attnbench", "doctor", "--json"), os.environ | {"PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, env=environment, timeout=120, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
@@ -147,8 +146,8 @@ def test_variants_that_do_not_load_are_listed_with_their_reason():
 
 
 def test_the_roles_of_the_installed_variants_are_told_by_the_command():
-    told = json.loads(command("variants", "--roles", "--json").stdout)
+    told = json.loads(attnbench("variants", "--roles", "--json").stdout)
     assert {row["name"] for row in told["found"]} == set(registry.installed(registry.VARIANTS))
     assert told["broken"] == []
-    alone = json.loads(command("variants", "window", "--roles", "--json").stdout)
+    alone = json.loads(attnbench("variants", "window", "--roles", "--json").stdout)
     assert [row["name"] for row in alone["found"]] == ["window"]

@@ -1,7 +1,6 @@
 """Folders, files and options with names that nobody would choose, from the sweep to the report."""
 
-import subprocess
-import sys
+from commands import attnbench as command
 
 import attnbench
 from attnbench.records import Run
@@ -46,8 +45,7 @@ def test_nothing_is_lost_to_a_name(tmp_path):
         ("plot", NASTY, "--x", "T", "--y", "time_s", "--hue", "label", "-o", f"{NASTY}.svg"),
         ("table", NASTY, "--rows", "label", "--columns", "T", "--value", "time_s", "-o", f"{NASTY}.md"),
     ):
-        command = [sys.executable, "-m", "attnbench", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+        done = command(*arguments, cwd=tmp_path)
         assert done.returncode == 0, (arguments, done.stderr)
     run = Run(tmp_path / NASTY)
     assert run.counts == {"ok": 4}

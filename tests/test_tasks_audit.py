@@ -3,14 +3,13 @@
 import itertools
 import json
 import multiprocessing
-import subprocess
-import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
 import typer
+from commands import attnbench
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import PLUGINS
@@ -258,11 +257,6 @@ def test_sequences_that_two_splits_share_are_told(monkeypatch):
 
 
 # The command
-
-
-def attnbench(*arguments):
-    command = [sys.executable, "-m", "attnbench", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_the_command_audits_a_task_and_its_status_says_whether_it_holds(monkeypatch, capsys):

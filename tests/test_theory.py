@@ -7,6 +7,7 @@ from importlib import import_module
 
 import pandas as pd
 import pytest
+from commands import attnbench
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,11 +35,6 @@ def told(*findings, pictures=()):
 
 
 FAILED = Result("C4", None, "failed: RuntimeError: <out of luck>", 0.5)
-
-
-def attnbench(*arguments, cwd):
-    command = [sys.executable, "-m", "attnbench", "theory", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
 
 
 # The list
@@ -190,7 +186,7 @@ def test_each_map_has_a_panel_with_its_numbers():
 
 
 def test_the_command_tells_numbers_and_writes_the_page(tmp_path):
-    done = attnbench("equivariance", "--quick", "--out", "made", cwd=tmp_path)
+    done = attnbench("theory", "equivariance", "--quick", "--out", "made", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("C4 ")
     assert done.stdout.endswith("page: made/theory.html\n")
@@ -199,7 +195,7 @@ def test_the_command_tells_numbers_and_writes_the_page(tmp_path):
 
 
 def test_a_wrong_name_is_refused_before_anything_runs(tmp_path):
-    done = attnbench("saturaton", "--out", "made", cwd=tmp_path)
+    done = attnbench("theory", "saturaton", "--out", "made", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == 'error: unknown statement "saturaton"; did you mean "saturation"?\n'
     assert not (tmp_path / "made").exists()
@@ -207,12 +203,12 @@ def test_a_wrong_name_is_refused_before_anything_runs(tmp_path):
 
 def test_a_file_is_no_folder_for_the_page(tmp_path):
     (tmp_path / "made").write_text("")
-    done = attnbench("C4", "--quick", "--out", "made", cwd=tmp_path)
+    done = attnbench("theory", "C4", "--quick", "--out", "made", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "error: --out made: expected a folder, got a file\n")
 
 
 def test_help_names_every_statement(tmp_path):
-    told = " ".join(attnbench("--help", cwd=tmp_path).stdout.split())
+    told = " ".join(attnbench("theory", "--help", cwd=tmp_path).stdout.split())
     assert [key for key in STATEMENTS if f"{key} {statements.name_of(key)}" not in told] == []
 
 

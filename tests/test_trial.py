@@ -1,12 +1,11 @@
 """A trial says of one variant what it costs and learns, beside rivals: made-up runs, and a real one at small sizes."""
 
 import shlex
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from commands import attnbench
 from frames import costs, failed, frame, scores, timed
 from runs import PLUGINS
 from test_html import NASTY, Page
@@ -238,11 +237,6 @@ def test_a_real_trial_at_small_sizes_fills_every_part(tmp_path, monkeypatch):
     assert len(read(tmp_path / "run")) == len(found.frame)
 
 
-def attnbench(*arguments):
-    command = [sys.executable, "-m", "attnbench", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
-
-
 def test_a_broken_promise_ends_a_trial(tmp_path):
     done = attnbench("try", PLUGINS / "leaks_future.py", "--out", tmp_path / "out")
     assert done.returncode == 1
@@ -284,6 +278,6 @@ def test_a_trial_that_cannot_be_is_refused_in_one_line(tmp_path):
 
 def test_the_longest_of_the_commands_to_run_next_is_valid():
     (*_, recall) = tried.following(made(name="cosine"), "tests/plugins/good.py", [])
-    done = attnbench(*shlex.split(recall.text)[1:], "--dry-run")
+    done = attnbench(*shlex.split(recall.text)[1:], "--dry-run", cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert "cosine" in done.stdout

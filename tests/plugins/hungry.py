@@ -1,4 +1,4 @@
-"""Takes 256 MiB to build, 16 MiB to run; at one length takes 800 MiB and gives up, in backward where there is one."""
+"""Takes 64 MiB to build, 16 MiB to run; at one length takes 800 MiB and gives up, in backward where there is one."""
 
 from typing import Annotated
 
@@ -29,7 +29,7 @@ class Hungry(Mixer):
     def __init__(self, spec: Spec, *, fail_at: Annotated[int, Ge(0)] = 0) -> None:
         super().__init__(spec)
         self.fail_at = fail_at
-        torch.ones(256 * MIB // 4)
+        torch.ones(64 * MIB // 4)
 
     def forward(self, x, *, context=None, key_mask=None):
         if self.fail_at == x.shape[1]:
