@@ -42,9 +42,10 @@ def settings_of(train: TrainSettings) -> list[Setting]:
 def _between(ends: Sequence[float], random: Random) -> float:
     """Log-uniform between the ends, uniform where one of them is 0."""
     low, high, share = min(ends), max(ends), random.random()
-    if low == high:
-        return low
-    return low + (high - low) * share if low == 0 else low * (high / low) ** share
+    if low == 0:
+        return high * share
+    drawn = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))  # high / low itself may overflow
+    return min(max(drawn, low), high)
 
 
 def rule(train: TrainSettings) -> str:
