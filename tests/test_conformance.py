@@ -5,6 +5,7 @@ import inspect
 import json
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -42,10 +43,16 @@ def broken_names(certificate):
     return {result.name for result in certificate.broken}
 
 
+@cache
+def certified(cls, role, dtype):
+    """The certificate of a class of this suite in one role: several tests read the same one."""
+    return certify(cls, roles=[role], dtype=dtype)
+
+
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize(("cls", "role"), SUPPORTED)
 def test_a_correct_mixer_keeps_every_promise_in_every_dtype(cls, role, dtype):
-    certificate = certify(cls, roles=[role], dtype=dtype)
+    certificate = certified(cls, role, dtype)
     assert certificate.ok, certificate.verdict()
     assert [result.name for result in certificate.results] == [promise.__name__ for promise in promises.PROMISES]
     assert {result.status for result in certificate.results} <= {"kept", "not applicable"}
@@ -60,7 +67,7 @@ def test_only_promises_that_cannot_concern_a_correct_mixer_are_not_applicable(cl
         expected |= {"decoding"}
     if cls is Recurrent:
         expected |= {"weights_sum_to_one", "aligned_bottom_right"}
-    results = certify(cls, roles=[role]).results
+    results = certified(cls, role, "float64").results
     assert {result.name for result in results if result.status == "not applicable"} == expected
 
 
@@ -116,7 +123,7 @@ MEASURED = {*LENGTHS, 5, 6, 8, 9, N_KEYS, 60, 66, 70}  # every length that a pro
 
 @pytest.mark.parametrize(("cls", "role"), SUPPORTED)
 def test_no_promise_is_left_out_for_lengths_that_a_sweep_measures(cls, role):
-    usual, moved = (certify(cls, roles=[role], avoid=avoid) for avoid in ((), MEASURED))
+    usual, moved = certified(cls, role, "float64"), certify(cls, roles=[role], avoid=MEASURED)
     assert [(r.name, r.status) for r in moved.results] == [(r.name, r.status) for r in usual.results]
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ TORCH_FREE = [
 
 def imported(path: Path, *, whole: bool = True) -> Iterator[str]:
     """Every module, and every name of a module, that a file imports; `whole`: inside functions too."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = _parsed(path)
     nodes = ast.walk(tree) if whole else _at_import(tree.body)
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -62,6 +63,11 @@ def imported(path: Path, *, whole: bool = True) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports are not used here"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _at_import(body: list[ast.stmt]) -> Iterator[ast.AST]:
