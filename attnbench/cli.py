@@ -241,7 +241,7 @@ def _show_plan(sweep: Path, overrides: list[str], workers: int | None, **asked: 
     from attnbench.execute.local import FreshProcesses
     from attnbench.execute.plan import make_plan
     from attnbench.measure.machine import usable_cores
-    from attnbench.sweep import read_toml
+    from attnbench.sweep_file import read_toml
 
     tables = read_toml(sweep, overrides)
     with FreshProcesses() as processes:

@@ -15,7 +15,7 @@ from attnbench.errors import RequestError, nearest
 from attnbench.execute.local import FreshProcesses
 from attnbench.execute.plan import Plan, make_plan
 from attnbench.records import Run, read_lines
-from attnbench.sweep import read_toml
+from attnbench.sweep_file import read_toml
 
 MEASURED = (  # what the run itself knows of a cell
     "time_s",

@@ -7,11 +7,9 @@ Two things only a process with torch can say (which options a variant takes, and
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
@@ -152,13 +150,13 @@ DEFAULTS: Mapping[str, Any] = {
     "seed": [0],
 }
 _REQUIRED = ("variant", "T", "d_model")
-_NOT_IN_ACCURACY = {
+NOT_IN_ACCURACY = {
     "phase": "an accuracy cell has no phase",
     "level": "an accuracy cell is always at level model",
     "B": "an accuracy cell is trained in batches of train.batch_size",
     "compile": "an accuracy cell is trained as it is",
 }
-_IN_ACCURACY_ALONE = {
+IN_ACCURACY_ALONE = {
     "task": "trains on a task",
     "n_training": "trains on sequences",
     "pretrain": "starts from trained weights",
@@ -172,22 +170,6 @@ _HOMES: tuple[tuple[str, type[Settings], str], ...] = (
     ("train", TrainSettings, "in [train]"),
     ("timing", TimingSettings, "in [timing]"),
 )
-
-
-def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """The tables of a sweep file with `KEY=VALUE` overrides applied. Raises RequestError with file, line and column."""
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise RequestError([f"{path}: {error.strerror or error}"]) from error
-    except UnicodeDecodeError as error:
-        raise RequestError([f"{path}: not UTF-8 text: byte {error.object[error.start]:#x} at {error.start}"]) from error
-    except ValueError as error:
-        raise RequestError([f"{path}: not valid TOML: {error}"]) from error
-    mistakes = [mistake for override in overrides if (mistake := _override(tables, override))]
-    if mistakes:
-        raise RequestError(mistakes)
-    return tables
 
 
 def wanted_variants(tables: Mapping[str, Any]) -> list[VariantUse]:
@@ -220,7 +202,7 @@ def points(grid: Grid, defaults: Grid) -> Iterator[dict[str, Any]]:
     if "accuracy" in measures:
         axes |= {"level": ["model"], "phase": [None], "B": [None], "compile": [False]}
     else:
-        axes = {key: axis for key, axis in axes.items() if key not in _IN_ACCURACY_ALONE}
+        axes = {key: axis for key, axis in axes.items() if key not in IN_ACCURACY_ALONE}
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True)) | {"measures": measures}
 
@@ -265,10 +247,10 @@ def _task_of(pretrain: VariantUse | None) -> VariantUse | None:
 
 def _entries(tables: Mapping[str, Any], axis: str) -> Iterator[tuple[str, Any]]:
     """Key path and value of each entry that [defaults] and the grids have under an axis."""
-    grids = enumerate(_list(tables.get("grid")))
+    grids = enumerate(list_of(tables.get("grid")))
     for home, table in [("defaults", tables.get("defaults")), *((f"grid[{i}]", grid) for i, grid in grids)]:
         value = table.get(axis) if isinstance(table, dict) else None
-        for i, item in enumerate(_list(value)):
+        for i, item in enumerate(list_of(value)):
             path = f"{home}.{axis}" + (f"[{i}]" if isinstance(value, list) else "")
             if isinstance(item, list):
                 yield from ((f"{path}[{layer}]", part) for layer, part in enumerate(item))
@@ -308,7 +290,7 @@ def _grid_mistakes(tables: Mapping[str, Any], catalogue: Catalogue) -> Iterator[
             yield f"defaults.{key}: expected one value, got {shown(tables['defaults'][key])}; lists belong in [[grid]]"
     if defaults.n_heads and defaults.d_head:
         yield "defaults.d_head: give n_heads or d_head, not both"
-    for i, table in enumerate(_list(tables.get("grid"))):
+    for i, table in enumerate(list_of(tables.get("grid"))):
         with suppress(ValidationError):  # told already
             grid = Grid.model_validate(table)
             yield from (f"grid[{i}].{line}" for line in _one_grid_mistakes(grid, defaults))
@@ -333,7 +315,7 @@ def _one_grid_mistakes(grid: Grid, defaults: Grid) -> Iterator[str]:
         yield "d_head: give n_heads or d_head, not both"
     measures = grid.measure or defaults.measure or ["time"]
     if "accuracy" not in measures:
-        for key, what in _IN_ACCURACY_ALONE.items():
+        for key, what in IN_ACCURACY_ALONE.items():
             if getattr(grid, key):
                 yield f'{key}: only measure = ["accuracy"] {what}'
         levels = grid.level or defaults.level or DEFAULTS["level"]
@@ -345,7 +327,7 @@ def _one_grid_mistakes(grid: Grid, defaults: Grid) -> Iterator[str]:
         yield 'measure: "accuracy" has cells of its own; put time and memory in another [[grid]]'
     if grid.task is None and defaults.task is None:
         yield "task: missing; an accuracy grid names the task it trains on"
-    yield from (f"{key}: {why}" for key, why in _NOT_IN_ACCURACY.items() if getattr(grid, key) is not None)
+    yield from (f"{key}: {why}" for key, why in NOT_IN_ACCURACY.items() if getattr(grid, key) is not None)
 
 
 def _point_mistakes(point: Mapping[str, Any], tables: Mapping[str, Any], catalogue: Catalogue) -> Iterator[str]:
@@ -382,63 +364,21 @@ def _line(tables: Mapping[str, Any], detail: ErrorDetails) -> str:
     if detail["type"] == "extra_forbidden":
         table = str(loc[0]) if len(loc) > 1 else ""
         known = next(model for name, model, _ in _HOMES if name == table).model_fields
-        return f"{path}: {_unknown(str(loc[-1]), known)}"
+        return f"{path}: {unknown_key(str(loc[-1]), known)}"
     if loc == ("grid",):
         got = shown(tables["grid"]) if "grid" in tables else "none"
         return f"grid: expected one or more [[grid]] tables, got {got}"
     return f"{path}: {complaint(detail)}"
 
 
-def _unknown(key: str, known: Iterable[str]) -> str:
+def unknown_key(key: str, known: Iterable[str]) -> str:
     """What to say of a key that a table does not know: where it belongs, or what it may have meant."""
     belongs = next((place for _, model, place in _HOMES if key in model.model_fields), None)
     return f"unknown key here; it belongs {belongs}" if belongs else f"unknown key{did_you_mean(key, known)}"
 
 
-def _override(tables: dict[str, Any], override: str) -> str | None:
-    """Apply one `KEY=VALUE`: a grid key goes into every grid that it can apply to, a dotted key into its table.
-
-    Returns what is wrong with it, or None.
-    """
-    key, equals, text = override.partition("=")
-    key, value = key.strip(), _toml_value(text.strip())
-    if not equals or not key:
-        return f"--set {override}: expected KEY=VALUE, for example --set T=[64,128]"
-    *parents, last = key.split(".")
-    if not parents and last in Grid.model_fields:
-        grids = [grid for grid in _list(tables.get("grid")) if isinstance(grid, dict)]
-        meant = [grid for grid in grids if _applies(last, grid, tables)]
-        for grid in meant:
-            grid[last] = value
-        return f"--set {override}: no [[grid]] of this file has a use for {last}" if grids and not meant else None
-    first = key.partition(".")[0]
-    if first not in Sweep.model_fields:
-        return f"--set {override}: {_unknown(first, {*Sweep.model_fields, *(() if parents else Grid.model_fields)})}"
-    table = tables
-    for parent in parents:
-        table = table.setdefault(parent, {})
-        if not isinstance(table, dict):
-            return f"--set {override}: {parent} is not a table"
-    table[last] = value
-    return None
-
-
-def _applies(key: str, grid: Mapping[str, Any], tables: Mapping[str, Any]) -> bool:
-    """Whether an override means this grid: accuracy grids know no phase, level or B, the others no task."""
-    defaults = tables.get("defaults")
-    measure = grid.get("measure", defaults.get("measure") if isinstance(defaults, dict) else None)
-    accuracy = "accuracy" in _list(measure)
-    return key not in (_NOT_IN_ACCURACY if accuracy else _IN_ACCURACY_ALONE)
-
-
-def _toml_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except ValueError:
-        return text  # a bare word: --set variant=linear
-
-
-def _list(value: Any) -> list[Any]:
+def list_of(value: Any) -> list[Any]:
+    """A list as it is, nothing as an empty one, anything else as a list of one."""
     return value if isinstance(value, list) else [] if value is None else [value]
 
 

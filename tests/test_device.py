@@ -185,7 +185,7 @@ import sys
 from pathlib import Path
 from attnbench.execute.local import FreshProcesses
 from attnbench.execute.plan import make_plan
-from attnbench.sweep import read_toml
+from attnbench.sweep_file import read_toml
 path = Path(sys.argv[1])
 with FreshProcesses() as processes:
     make_plan(processes, path, read_toml(path))

@@ -47,7 +47,7 @@ TORCH_FREE = [
         "report",
         "settings",
     }
-    | {"statistics", "sweep", "targets", "tasks_command", "visits", "wording"}
+    | {"statistics", "sweep", "sweep_file", "targets", "tasks_command", "visits", "wording"}
     or name in tuple(f"attnbench.execute.{part}" for part in ("doctor", "local", "orders", "runner"))
     or name == "attnbench.measure.quiet"
 ]

@@ -12,7 +12,8 @@ from attnbench.errors import RequestError
 from attnbench.execute import describe
 from attnbench.execute.orders import Visit
 from attnbench.settings import TimingSettings, TrainSettings
-from attnbench.sweep import read_toml, validate, wanted_tasks, wanted_variants
+from attnbench.sweep import validate, wanted_tasks, wanted_variants
+from attnbench.sweep_file import read_toml
 
 GRID = '[[grid]]\nvariant = "full"\nT = 64\nd_model = 64\nmeasure = "accuracy"\ntask = "distance"\n'
 GRID_OF_T = GRID.replace("T = 64\n", "")

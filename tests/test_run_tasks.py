@@ -14,7 +14,8 @@ from attnbench.errors import RequestError
 from attnbench.execute.describe import catalogue, sources_with, task_profile
 from attnbench.execute.plan import make_plan
 from attnbench.registry import TASKS, file_sources
-from attnbench.sweep import VariantUse, read_toml
+from attnbench.sweep import VariantUse
+from attnbench.sweep_file import read_toml
 
 TRAIN = "\n[train]\nsteps = 4\nbatch_size = 8\nlr = 1e-3\nn_validation = 16\nn_test = 24\neval_every = 2\n"
 GRID = '[[grid]]\nmeasure = "accuracy"\nT = {T}\nvariant = {variants}\ntask = "{task}"\nn_layers = 1\n'

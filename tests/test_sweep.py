@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from attnbench.cells import expand
 from attnbench.errors import RequestError
 from attnbench.settings import TimingSettings, TrainSettings
-from attnbench.sweep import Grid, Sweep, VariantUse, read_toml, validate, wanted_tasks, wanted_variants
+from attnbench.sweep import Grid, Sweep, VariantUse, validate, wanted_tasks, wanted_variants
+from attnbench.sweep_file import read_toml
 
 REQUIRED = 'variant = "full"\nT = 64\nd_model = 64\n'
 GRID = f"[[grid]]\n{REQUIRED}"

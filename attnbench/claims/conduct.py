@@ -71,7 +71,7 @@ def check(processes: FreshProcesses, found: Found, quick: bool) -> None:
 def planned(processes: FreshProcesses, found: Found, quick: bool) -> list[dict[str, Any]]:
     """The cells that a pack's sweep asks for, as rows of cells.jsonl."""
     from attnbench.execute.plan import make_plan
-    from attnbench.sweep import read_toml
+    from attnbench.sweep_file import read_toml
 
     with _sweep_file(found) as file:
         tables = read_toml(file, found.pack.quick if quick else ())

@@ -33,7 +33,8 @@ from attnbench.measure.quiet import disturbance, sentinels
 from attnbench.records import AS_ASKED, STATUSES, Record, Run, read_records
 from attnbench.run_folder import RunFolder
 from attnbench.settings import Measure, size
-from attnbench.sweep import read_toml, wanted_tasks
+from attnbench.sweep import wanted_tasks
+from attnbench.sweep_file import read_toml
 from attnbench.visits import DISTURBED, Agenda, counted
 
 CHECK_TIMEOUT_S = 60.0  # a sweep's own timeout bounds it when smaller
