@@ -17,9 +17,11 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from attnbench.errors import RequestError, did_you_mean
 
@@ -90,6 +92,13 @@ def load(source: Source) -> type:
     return cls
 
 
+class _Uncompiled(SourceFileLoader):
+    """Leaves no __pycache__ beside a plugin, in a folder that is somebody's, or a run's and then holds copies alone."""
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        """Nothing is written."""
+
+
 def load_file(path: Path) -> ModuleType:
     """Run a plugin file as a module under a name of its own, so that no stem clashes with another module's.
 
@@ -103,6 +112,8 @@ def load_file(path: Path) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:
             raise PluginError([f"plugin {path}: not a Python file"])
+        if isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Uncompiled(name, str(path))
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         try:

@@ -331,3 +331,10 @@ def test_an_error_is_described_with_the_innermost_place():
         fail()
     line = fail.__code__.co_firstlineno + 1
     assert registry.describe_error(caught.value) == f"ValueError: no (test_registry.py:{line})"
+
+
+def test_loading_a_plugin_leaves_nothing_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    (tmp_path / "mine.py").write_text("value = 3\n")
+    assert registry.load_file(tmp_path / "mine.py").value == 3
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.py"]
