@@ -47,15 +47,16 @@ def learning(frame: DataFrame, control: str) -> DataFrame:
 
     accuracy, accuracy_low, accuracy_high: the mean over n_seeds and its 95 % interval of Student's t, cut to 0 to 1;
     none for one seed. n_solved: of n_trained seeds, those with at least LEARNED of the ceiling. above_floor: whether
-    guessing does worse, None where that is unknown. rank: see `ranks`. status: "ok", or why there is no accuracy.
+    guessing does worse, None where that is unknown. rank, rank_worst: see `ranks`. status: "ok", or why there is none.
     """
     guessing, ranked, rows = at_chance(frame), ranks(frame, control), []
     for key, cells in _by_point(frame):
-        told = {"above_floor": _above(key, cells, guessing), "rank": ranked.get(key)}
+        best, worst = ranked.get(key, (None, None))
+        told = {"above_floor": _above(key, cells, guessing), "rank": best, "rank_worst": worst}
         rows.append(dict(zip(POINT, key, strict=True)) | _scores(cells) | told | _tuning(cells))
     found = (
         DataFrame(rows)
-        .astype({"rank": "Int64"})
+        .astype({"rank": "Int64", "rank_worst": "Int64"})
         .merge(points(frame, ACCURACY)[[*POINT, "n_cells", "status"]], on=POINT)
     )
     place = {label: (label != control, i) for i, label in enumerate(dict.fromkeys(frame["label"]))}
@@ -82,8 +83,10 @@ def unranked(frame: DataFrame, control: str) -> dict[tuple[int, int], Why]:
     return found
 
 
-def ranks(frame: DataFrame, control: str) -> dict[Key, int]:
-    """1 and how many variants are surely better, by Welch's interval of 95 %; two that solved every seed are equal.
+def ranks(frame: DataFrame, control: str) -> dict[Key, tuple[int, int]]:
+    """The best and the worst rank that a variant may have: 1 and how many are surely, and may be, better.
+
+    By Welch's interval of 95 %; two that solved every seed are equal.
 
     Only variants above guessing with a score for each of two seeds or more have one, and none where it is `unranked`.
     """
@@ -94,7 +97,7 @@ def ranks(frame: DataFrame, control: str) -> dict[Key, int]:
         if scored and key not in guessing and key[1:] not in silent:
             places.setdefault(key[1:], {})[key[0]] = cells
     return {
-        (label, d_model, T): 1 + sum(_surely_better(other, cells) for other in of_place.values())
+        (label, d_model, T): _rank(cells, [other for name, other in of_place.items() if name != label])
         for (d_model, T), of_place in places.items()
         for label, cells in of_place.items()
     }
@@ -231,11 +234,11 @@ def _solved(cells: DataFrame) -> pd.Series:
     return good(cells["accuracy"], positive=False) >= LEARNED * cells["ceiling"].astype(float).fillna(1.0)
 
 
-def _surely_better(a: DataFrame, b: DataFrame) -> bool:
-    """Whether a is above b; two variants that solve the task with every seed are equally good."""
-    if _solved(a).all() and _solved(b).all():
-        return False
-    return difference(a["accuracy"].tolist(), b["accuracy"].tolist()).low > 0
+def _rank(cells: DataFrame, others: Sequence[DataFrame]) -> tuple[int, int]:
+    """Two variants that solve the task with every seed are equally good."""
+    rivals = [other for other in others if not (_solved(other).all() and _solved(cells).all())]
+    ahead = [difference(other["accuracy"].tolist(), cells["accuracy"].tolist()) for other in rivals]
+    return 1 + sum(interval.low > 0 for interval in ahead), 1 + sum(interval.high > 0 for interval in ahead)
 
 
 def _prolonged(curves: DataFrame) -> DataFrame:

@@ -31,7 +31,8 @@ NOTES = (
     f"{RATES}: {LEARNED:g} on validation data in the mean over seeds, at the rates that were tried",
 )
 RANKED = (
-    "rank: 1 and how many variants are surely better (Welch's interval of 95 %, and not both solved by every seed); "
+    "rank: from 1 and how many variants are surely better to 1 and how many may be (Welch's interval of 95 %; variants "
+    "that every seed solves are equal); "
     f"none for what is {AT_CHANCE}, or has no two seeds or not a score for each"
 )
 BEST = (
@@ -69,7 +70,7 @@ def _row(point: Any) -> list[str]:
         str(point.d_model),
         str(point.T),
         point.label,
-        NOT_ASKED if pd.isna(point.rank) else str(point.rank),
+        NOT_ASKED if pd.isna(point.rank) else "–".join(dict.fromkeys((str(point.rank), str(point.rank_worst)))),
         _accuracy(point),
         f"{point.n_solved} of {point.n_trained}" if point.n_trained else NOT_ASKED,
         _steps(point) if point.n_trials else NOT_ASKED,
