@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnbench.scoring import evaluate
-from attnbench.splits import held_out
-from attnbench.tasks import Batch, Task
+from attnbench.scoring import Score, evaluate
+from attnbench.splits import fingerprint, held_out
+from attnbench.tasks import IGNORE, Batch, Task
 from attnbench.transformer import Model
 
 
@@ -32,17 +32,23 @@ class Prepared:
     place: Elsewhere
     test: Batch
 
-    def row(self, accuracy: float | None, by_sequence: float | None, n: int, reason: str | None) -> dict[str, Any]:
-        """One entry of the record's column `tested`; n: scored answers. Without an accuracy, reason says why."""
+    def row(self, score: Score | None, reason: str | None) -> dict[str, Any]:
+        """One entry of the record's column `tested`. Without a score, reason says why.
+
+        n: scored answers. slices: as in `TrainResult`. fingerprint: SHA-256 of the test sequences.
+        """
         task = self.place.task
         return {
             "T": task.T,
             "options": {name: task.options.get(name) for name in self.place.changed},
-            "accuracy": accuracy,
-            "sequence_accuracy": by_sequence,
+            "accuracy": None if score is None else score.accuracy,
+            "sequence_accuracy": None if score is None else score.sequence_accuracy,
             "chance": task.chance,
             "floor": task.floor,
-            "n": n,
+            "n": int((self.test.labels != IGNORE).sum()),
+            "slices": {} if score is None else score.slices,
+            "slice_unit": task.slice_unit,
+            "fingerprint": fingerprint(self.test),
             "reason": reason,
         }
 
@@ -69,12 +75,12 @@ def tested(model: Model | None, places: Sequence[Prepared], batch_size: int) -> 
 
 def _tested(model: Model | None, at: Prepared, batch_size: int) -> dict[str, Any]:
     if model is None:
-        return at.row(None, None, 0, "no learning rate kept a finite loss")
+        return at.row(None, "no learning rate kept a finite loss")
     task = at.place.task
     try:
         score = evaluate(model, at.test, task.slice_names, batch_size, task.tolerance)
     except Exception as error:  # a plugin's mixer may raise anything at a length that it was not made for
-        return at.row(None, None, 0, " ".join(f"{type(error).__name__}: {error}".split()))
+        return at.row(None, " ".join(f"{type(error).__name__}: {error}".split()))
     if not math.isfinite(score.loss):
-        return at.row(None, None, score.n_scored, "its outputs are not finite there")
-    return at.row(score.accuracy, score.sequence_accuracy, score.n_scored, None)
+        return at.row(None, "its outputs are not finite there")
+    return at.row(score, None)

@@ -159,9 +159,9 @@ def test_where_it_was_trained_a_place_gives_the_score_itself(T, n_slots):
     result = trained(task, [Elsewhere(Distance(T, n_slots=n_slots), ("n_slots",))])
     (place,) = result.tested
     own = asdict(result)
-    assert {name: place[name] for name in ("accuracy", "sequence_accuracy", "chance", "floor")} == {
-        name: own[name] for name in ("accuracy", "sequence_accuracy", "chance", "floor")
-    }
+    same = ("accuracy", "sequence_accuracy", "chance", "floor", "slices", "slice_unit")
+    assert {name: place[name] for name in same} == {name: own[name] for name in same}
+    assert place["slices"]
     assert (place["T"], place["options"], place["n"]) == (T, {"n_slots": n_slots}, result.n_scored)
 
 
@@ -183,6 +183,9 @@ def test_a_place_has_test_sequences_alone_and_the_same_for_every_model():
     assert in_split(one.test.inputs, "test").all()
     assert torch.equal(one.test.tokens, held_out(Distance(32), "test", 40, 3).tokens)
     assert torch.equal(one.test.tokens, other.test.tokens)
+    printed = [at.row(None, "")["fingerprint"] for at in (one, other)]
+    (elsewhere,) = prepared(Distance(16), [place], n_test=40, seed=4)
+    assert printed[0] == printed[1] != elsewhere.row(None, "")["fingerprint"]
 
 
 @pytest.mark.parametrize(
