@@ -25,6 +25,7 @@ from attnbench.protocol import LEARNED
 MODEL = {"n_heads": 1, "n_layers": 2, "d_ff": 0}
 TRAIN = {"steps": 1000, "batch_size": 32, "lr": 3e-3, "n_validation": 256, "n_test": 1024, "stop_at": 0.99}
 TIMEOUT_S = 1800
+OWN = ("variant", "task", "measure")  # keys of the grid that no override may change
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Question:
             raise RequestError([f"--low {self.low} --high {self.high}: expected 1 <= LOW < HIGH"])
         keys = [override.partition("=")[::2] for override in self.overrides]
         for key, value in ((key.strip(), value.strip()) for key, value in keys):
+            if key in OWN:
+                raise RequestError([f"--set {key}={value}: {key} is what the search itself decides; see --help"])
             if value.startswith("[") and "." not in key and key != "seed":
                 raise RequestError([f"--set {key}={value}: expected one value; only seed may be a list here"])
 

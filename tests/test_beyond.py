@@ -127,6 +127,15 @@ def test_seeds_that_are_missing_are_counted():
     assert table.shown["T = 64"][0] == "0.910 [0.900, 0.920] (3 of 4 seeds)"
 
 
+def test_a_seed_that_failed_is_missing_at_every_place_of_its_other_seeds():
+    asked = trained("fused", 16, None, None, seed=3)
+    table = only(beyond.tables(run(failed("fused", 16, 32, "timeout") | asked | {"chance": None, "floor": None})))
+    row = table.shown.iloc[0]
+    places = [name for name in table.shown.columns if name.startswith("T = ")]
+    assert len(places) > 3
+    assert all("(3 of 4 seeds)" in row[name] for name in places)
+
+
 def test_the_pictures_have_a_panel_per_training_length_with_a_line_where_training_ends():
     drawn = {picture.name: picture for picture in beyond.pictures(run(), "fused")}
     assert list(drawn) == ["accuracy_beyond_T_task-mqar", "accuracy_beyond_n_pairs_task-mqar"]

@@ -139,6 +139,14 @@ def test_a_variant_that_cannot_be_trained_says_why_and_holds_up_no_other(made_up
     [
         ({"low": 8, "high": 8}, "--low 8 --high 8: expected 1 <= LOW < HIGH"),
         ({"low": 0}, "--low 0 --high 32: expected 1 <= LOW < HIGH"),
+        (
+            {"overrides": ("train.steps=5", "variant = gru")},
+            "--set variant=gru: variant is what the search itself decides; see --help",
+        ),
+        (
+            {"overrides": ("task=parity",)},
+            "--set task=parity: task is what the search itself decides; see --help",
+        ),
         ({"overrides": ("T=[64, 128]",)}, "--set T=[64, 128]: expected one value; only seed may be a list here"),
     ],
 )

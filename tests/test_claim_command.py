@@ -46,6 +46,11 @@ where = { variant = "fused" }
 at_least = -9.0
 """
 
+ORDER = """
+[[expect]]
+order = [{ variant = "fused" }, { variant = "mean", T = 8 }]
+"""
+
 
 @pytest.fixture
 def pack(tmp_path):
@@ -103,9 +108,12 @@ def test_a_quick_look_has_a_folder_of_its_own_and_says_what_it_left_out(pack, tm
 def test_what_is_wrong_is_told_a_line_each_before_anything_runs(pack, tmp_path):
     (pack.parent / "other.toml").write_text(PACK.replace('variant = "fused" }', 'variant = "gru" }'))
     (pack.parent / "third.toml").write_text(PACK.replace("T = 8", "T = 0"))
+    (pack.parent / "fourth.toml").write_text(PACK.replace("T = 8", "T = [8, 16]") + ORDER)
     done = attnbench("claims", "--out", "made", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    first, second = done.stderr.splitlines()
+    ambiguous, first, second = sorted(done.stderr.splitlines())
+    place = "error: experiments/claims/fourth.toml: expect[1].order"
+    assert ambiguous == f"{place}: expected one setting for {{'variant': 'fused'}}, got 2; name what differs"
     assert first == "error: experiments/claims/other.toml: expect[0]: no cell has {'variant': 'gru'}"
     assert second == "error: experiments/claims/third.toml: sweep: grid[0].T: expected at least 1, got 0"
     assert not (tmp_path / "made").exists()
@@ -138,12 +146,48 @@ def test_packs_after_the_budget_are_told_as_not_finished(pack, tmp_path, monkeyp
     assert (result.verdict, result.reason, result.as_asked) == ("not finished", "the budget is spent", False)
 
 
+def test_what_an_earlier_call_found_stands_when_the_budget_is_spent(pack, tmp_path, monkeypatch):
+    cells = [cell(name, seed=seed, **TRAINED) for seed, name in enumerate("ab")]
+    good = [record(name, "accuracy", variant="fused", accuracy=0.9, chance=0.1, floor=0.1) for name in "ab"]
+    run_of(tmp_path / "tiny", cells, good)
+    (result,) = command._each(None, [found_of(pack)], conduct.Conduct(tmp_path), 0.0, False)
+    assert (result.verdict, result.cells, result.as_asked) == ("reproduced", "2 of 2 cells ok", True)
+    (anew,) = command._each(None, [found_of(pack)], conduct.Conduct(tmp_path, overwrite=True), 0.0, False)
+    assert (anew.verdict, anew.reason) == ("not finished", "the budget is spent")
+
+
+def test_a_folder_that_holds_another_run_stops_its_own_pack_alone(pack, tmp_path, monkeypatch):
+    def carry_out(processes, found, *_):
+        if found.name == "tiny":
+            raise RequestError(["made/tiny: no cell of tiny.toml is in the run that it holds"])
+        return conduct.Result(found, (), "reproduced")
+
+    other = pack.with_name("zlast.toml")
+    other.write_text(PACK)
+    monkeypatch.setattr(conduct, "carry_out", carry_out)
+    packs = [found_of(pack), found_of(other)]
+    first, last = command._each(None, packs, conduct.Conduct(tmp_path), None, False)
+    assert (first.verdict, first.as_asked, last.verdict) == ("not finished", False, "reproduced")
+    assert "no cell of tiny.toml" in first.reason
+
+
+def test_two_packs_of_one_name_are_refused(pack, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    twin = tmp_path / "mine" / "tiny.toml"
+    twin.parent.mkdir()
+    twin.write_text(PACK)
+    with pytest.raises(RequestError, match=r"mine.tiny\.toml: has the name of .*claims.tiny\.toml"):
+        command.claims(["tiny", str(twin)], out=Path("made"))
+
+
 # Judging
 
 
+TRAINED = {"variant": "fused", "label": "fused", "measures": ["accuracy"], "task": "distance", "level": "model"}
+
+
 def test_a_run_is_judged_by_its_rows_and_a_failed_cell_is_not_as_asked(pack, tmp_path):
-    more = {"variant": "fused", "label": "fused", "measures": ["accuracy"], "task": "distance", "level": "model"}
-    cells = [cell(name, seed=seed, **more) for seed, name in enumerate("abc")]
+    cells = [cell(name, seed=seed, **TRAINED) for seed, name in enumerate("abc")]
     good = [record(name, "accuracy", variant="fused", accuracy=0.9, chance=0.1, floor=0.1) for name in "abc"]
     made = Run(run_of(tmp_path / "good", cells, good))
     whole = conduct.of_run(found_of(pack), made, quick=False)

@@ -12,9 +12,10 @@ from attnbench.claims.conduct import written
 from attnbench.claims.pack import Expectation, Pack, chosen, matching, read
 from attnbench.claims.verdict import (
     Finding,
-    control_at_floor,
+    control_failed,
     guessed,
     judged,
+    settings,
     state_of,
     verdict,
 )
@@ -171,15 +172,28 @@ def test_the_verdict_follows_from_the_findings(bands, orders, told):
 
 
 def test_a_control_at_its_floor_and_cells_to_run_have_the_last_word():
-    assert verdict([finding("holds")], at_floor=True) == "not resolvable at this size"
+    assert verdict([finding("holds")], controlled=False) == "not resolvable at this size"
     assert verdict([finding("holds")], pending=True) == "not finished"
 
 
 def test_a_control_is_at_its_floor_when_one_of_its_settings_is():
     made = [*rows("fused", 0.9, 0.9, T=64), *rows("fused", 0.28, 0.29, T=128), *rows("lstm", 0.1)]
-    assert control_at_floor({"variant": "fused"}, made)
-    assert not control_at_floor({"variant": "fused", "T": 64}, made)
-    assert not control_at_floor(None, made)
+    assert control_failed({"variant": "fused"}, made) == "the control is at its floor"
+    assert control_failed({"variant": "fused", "T": 64}, made) == ""
+    assert control_failed(None, made) == ""
+
+
+@given(st.permutations([0.125, 0.125, None]), st.sampled_from(["timeout", "oom", "diverged"]))
+def test_a_seed_that_failed_neither_hides_the_floor_nor_counts_as_learnt(scores, status):
+    lost = [row("fused", 0.0, seed) | {"status": status, "accuracy": None, "floor": None} for seed in range(3)]
+    made = [one if score is None else row("fused", score) for one, score in zip(lost, scores, strict=True)]
+    assert control_failed({"variant": "fused"}, made) == "the control is at its floor"
+    assert control_failed({"variant": "fused"}, lost) == "the control has no score"
+
+
+def test_seeds_of_models_made_alike_in_other_things_are_not_averaged():
+    made = [*rows("gru", 0.9, 0.9, match="none"), *rows("gru", 0.1, 0.1, match="params")]
+    assert [len(group) for group in settings(made)] == [2, 2]
 
 
 def test_a_baseline_is_judged_without_an_interval():

@@ -60,7 +60,7 @@ def test_a_flip_never_depends_on_which_way_or_variant_stands_first(values):
     def ranked(order):
         for name, (*of_way, reach) in zip(("none", "params", "flops", "state"), values, strict=False):
             made = [Score(label, x, x, x - reach, x + reach) for label, x in zip("abcd", of_way, strict=True)]
-            yield Ranking({}, name, 32, 64, tuple(made[::order]), {}, blind=False)
+            yield Ranking({}, name, 32, 64, tuple(made[::order]), {})
 
     forth, back = flips([*ranked(1)], ACCURACY), flips([*ranked(-1)][::-1], ACCURACY)
     assert {_unordered(flip) for flip in forth} == {_unordered(flip) for flip in back}
@@ -118,7 +118,29 @@ def test_the_report_ranks_nothing_where_the_control_is_guessing():
     made = cells(none={"a": 0.1, "b": 0.5}, params={"a": 0.1, "b": 0.8}, chance=0.2)
     (order,) = tables(made, "a")
     assert set(order.shown["order"]) == {"not ranked: a, the control, has learned nothing"}
-    assert "has learned nothing under any way" in sentence(made, ACCURACY, "a")
+    said = sentence(made, ACCURACY, "a")
+    assert said == "Under no way of matching does an order mean anything: a, the control, has learned nothing."
+
+
+@pytest.mark.parametrize(
+    ("control", "lost", "why"),
+    [("a", "a", "a, the control, has no score"), ("z", "c", "z, the control, is not among the cells")],
+)
+def test_the_report_ranks_nothing_without_a_control(control, lost, why):
+    made = cells(none={"a": 0.9, "b": 0.5, "c": 0.2}, params={"a": 0.6, "b": 0.8, "c": 0.2})
+    made.loc[made["label"] == lost, "accuracy"] = math.nan
+    assert found(made, control=control) == []
+    order, *flipped = tables(made, control)
+    assert set(order.shown["order"]) == {f"not ranked: {why}"}
+    assert flipped == []
+
+
+def test_a_variant_that_lost_a_seed_is_in_no_order():
+    made = cells(none={"a": 0.9, "b": [0.99, 0.99, math.nan]}, params={"a": 0.9, "b": [0.2, 0.2, 0.2]})
+    made.loc[made["accuracy"].isna(), "status"] = "diverged"
+    (order,) = tables(made, "a")
+    assert list(order.shown["order"]) == ["a 0.904; b: 2 of 3 seeds", "a 0.904 > b 0.200"]
+    assert found(made) == []
 
 
 def test_no_flip_is_said_too():

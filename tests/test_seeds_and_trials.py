@@ -49,6 +49,14 @@ def rows_of(*parts, control="fused"):
 # Seeds
 
 
+def test_a_seed_whose_pretraining_diverged_has_no_trial_and_is_one_that_never_learnt():
+    trials = [[trial(0.95), trial(0.5, lr=1e-2)], None, [trial(0.95), trial(0.4, lr=1e-2)]]
+    made = cells("fused", 0.98, None, 0.99, trials=trials)
+    row = rows_of(made)[0]["fused"]
+    assert (row["solved"], row["steps to 0.9"], row["trials per seed"]) == ("2 of 3", "50 (1 of 3 never)", "2")
+    assert set(best_by_n(frame(made))["n_seeds"]) == {2}
+
+
 @settings(max_examples=15)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=6))
 def test_the_interval_of_a_row_is_students_cut_to_shares(accuracies):

@@ -6,7 +6,7 @@ From the column `tested` of cells with `test_at`, and from their own score, whic
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,11 @@ def long(part: DataFrame) -> DataFrame:
 
     part: one of `parts`. options: those that differ from training, "n_pairs=16", else "". Where that is one number,
     option, level and trained_level are its name and its values there and in training; n_changed counts them all.
-    reason: why there is no accuracy. A cell that failed has one row, at its own place.
+    reason: why there is no accuracy. A cell that failed has a row without one at each place of its other seeds.
     """
-    rows = [row for cell in part.to_dict("records") for row in _rows(cell)]
+    cells = part.to_dict("records")
+    known = {_point(cell): cell["tested"] for cell in cells if _is_list(cell["tested"])}
+    rows = [row for cell in cells for row in _rows(cell, known.get(_point(cell), []))]
     return DataFrame(rows, columns=COLUMNS).drop_duplicates([*PLACE, "seed"], ignore_index=True)
 
 
@@ -78,15 +80,21 @@ def _labelled(part: DataFrame) -> DataFrame:
     return part.assign(label=labels)
 
 
-def _rows(cell: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The cell's own place, and those of `tested`."""
+def _point(cell: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(cell[name] for name in (*POINT, "task_options"))
+
+
+def _rows(cell: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The cell's own place, and those of `tested`; of a cell without them, the places known of its other seeds."""
     trained = json.loads(cell["task_options"]) if isinstance(cell["task_options"], str) else {}
     own = {name: cell[name] for name in (*POINT, "seed", "accuracy", "chance", "floor")}
     scored = isinstance(cell["accuracy"], int | float) and np.isfinite(cell["accuracy"])
     why = None if scored else f"{cell['status']}: {cell['reason']}"
     yield own | _changes({}, trained) | {"T_test": cell["T"], "reason": why}
-    for place in cell["tested"] if _is_list(cell["tested"]) else ():
+    was_tested = _is_list(cell["tested"])
+    for place in cell["tested"] if was_tested else known:
         given = {name: place.get(name) for name in ("accuracy", "chance", "floor", "reason")}
+        given |= {} if was_tested else {"accuracy": None, "reason": why}
         yield own | given | _changes(place["options"], trained) | {"T_test": place["T"]}
 
 

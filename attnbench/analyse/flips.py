@@ -17,9 +17,9 @@ from typing import Any
 from pandas import DataFrame, Series
 from scipy.special import stdtrit
 
-from attnbench.analyse.chance import at_chance
 from attnbench.analyse.compare import MARGIN
-from attnbench.analyse.points import POINT, Group, Measure, good, groups, points
+from attnbench.analyse.learning import Why, unranked
+from attnbench.analyse.points import ACCURACY, POINT, Group, Measure, good, groups, points
 
 MARGINS = {"time": math.log1p(MARGIN), "accuracy": 0.01}  # a smaller difference is a tie: of logs, and of accuracies
 
@@ -39,8 +39,8 @@ class Score:
 class Ranking:
     """The variants of one width and T under one way of matching, the best first.
 
-    settings: of their cells. absent: labels without a value, each with its status. blind: whether guessing does as well
-    as the control, so that the order means nothing.
+    settings: of their cells. absent: labels without a value for every seed, each with why. blind: why an order means
+    nothing here, see `learning.unranked`; None where it does mean something.
     """
 
     settings: Mapping[str, Any]
@@ -49,7 +49,7 @@ class Ranking:
     T: int
     scores: tuple[Score, ...]
     absent: Mapping[str, str]
-    blind: bool
+    blind: Why | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def flips(ranked: Sequence[Ranking], measure: Measure) -> list[Flip]:
     """Pairs that one way of matching puts in one order and another in the opposite one, at the same place."""
     by_place: dict[tuple[object, ...], list[Ranking]] = {}
     for ranking in ranked:
-        if not ranking.blind:
+        if ranking.blind is None:
             by_place.setdefault(_place(ranking), []).append(ranking)
     return [flip for ways in by_place.values() for flip in _flips(ways, MARGINS[measure.name])]
 
@@ -115,26 +115,32 @@ def _place(ranking: Ranking) -> tuple[object, ...]:
 
 def _of_group(group: Group, measure: Measure, control: str) -> Iterator[Ranking]:
     """One for each d_model and T."""
-    match, guessing = str(group.frame["match"].iloc[0]), at_chance(group.frame)
+    match = str(group.frame["match"].iloc[0])
+    silent = unranked(group.frame, control) if measure is ACCURACY else {}
     scored = _scores(group.frame, measure)
     for at, part in points(group.frame, measure).groupby(["d_model", "T"]):
         d_model, T = (int(size) for size in at)
         known = [scored[label, d_model, T] for label in part["label"] if (label, d_model, T) in scored]
         best = tuple(sorted(known, key=lambda score: -score.merit))
-        why = zip(part["label"], part["status"], strict=True)
-        absent = {label: status for label, status in why if (label, d_model, T) not in scored}
-        yield Ranking(group.settings, match, d_model, T, best, absent, (control, d_model, T) in guessing)
+        absent = {p.label: _lacking(p) for p in part.itertuples() if (p.label, d_model, T) not in scored}
+        yield Ranking(group.settings, match, d_model, T, best, absent, silent.get((d_model, T)))
+
+
+def _lacking(point: Any) -> str:
+    """Why a point has no value, or has it for some seeds alone: those that are left may be the lucky ones."""
+    return str(point.status) if not point.n_good else f"{point.n_good} of {point.n_cells} seeds"
 
 
 def _scores(frame: DataFrame, measure: Measure) -> dict[tuple[str, int, int], Score]:
-    """Of each point with a value."""
+    """Of each point with a value; of accuracies, with one for every seed."""
     if measure.low is not None:
         merged = points(frame, measure).dropna(subset=["value"])
         return {(p.label, p.d_model, p.T): _timed(p.label, p.value, p.low, p.high) for p in merged.itertuples()}
-    cells = frame[POINT].assign(value=good(frame[measure.column], positive=measure.positive)).dropna()
+    cells = frame[POINT].assign(value=good(frame[measure.column], positive=measure.positive))
     return {
         (str(at[0]), int(at[1]), int(at[2])): _over_seeds(str(at[0]), part["value"])
         for at, part in cells.groupby(POINT)
+        if part["value"].notna().all()
     }
 
 

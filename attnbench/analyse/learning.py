@@ -111,7 +111,7 @@ def best_by_n(frame: DataFrame) -> DataFrame:
     """
     rows = []
     for key, cells in _by_point(frame):
-        seeds = [[trial["validation_accuracy"] for trial in trials] for trials in _trials(cells)]
+        seeds = [[trial["validation_accuracy"] for trial in trials] for trials in _trials(cells) if trials]
         n_trials = min(map(len, seeds), default=0)
         for n in range(1, n_trials + 1) if n_trials > 1 else ():
             best = [best_of(accuracies, n) for accuracies in seeds]
@@ -176,8 +176,9 @@ def _by_point(frame: DataFrame) -> list[tuple[Key, DataFrame]]:
 
 
 def _trials(cells: DataFrame) -> list[Trials]:
-    """Of each seed that was trained."""
-    return [trials for trials in cells["trials"] if isinstance(trials, list) and trials]
+    """Of each seed that was trained: none, [], of one whose pretraining diverged before any trial of its own."""
+    found = (trials if isinstance(trials, list) else [] for trials in cells["trials"])
+    return [trials for trials, status in zip(found, cells["status"], strict=True) if trials or status == "diverged"]
 
 
 def _scores(cells: DataFrame) -> dict[str, Any]:
@@ -205,6 +206,7 @@ def _tuning(cells: DataFrame) -> dict[str, Any]:
         "steps_are_more": soon.more,
         "n_censored": soon.n_censored,
         "n_trials": sum(map(len, seeds)),
+        "n_tried": sum(map(bool, seeds)),
         "n_diverged": sum(trial["diverged"] for trials in seeds for trial in trials),
         "lr_low": works.low,
         "lr_high": works.high,

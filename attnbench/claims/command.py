@@ -83,17 +83,20 @@ def _each(
 ) -> Iterator[Result]:
     """Carry out one pack after the other, and say of each at once what was found."""
     from attnbench.claims import page
-    from attnbench.claims.conduct import carry_out, not_run
+    from attnbench.claims.conduct import carry_out, not_run, standing
     from attnbench.progress import ShownProgress
 
     began_s = time.monotonic()
     for found in packs:
         left_s = None if budget_s is None else budget_s - (time.monotonic() - began_s)
         if left_s is not None and left_s <= 0:
-            result = not_run(found, "the budget is spent")
+            result = standing(found, conduct, "the budget is spent")
         else:
             with ShownProgress(debug=debug) as progress:
                 progress.console.print(found.name, markup=False)
-                result = carry_out(processes, found, conduct, left_s, progress)
+                try:
+                    result = carry_out(processes, found, conduct, left_s, progress)
+                except RequestError as error:  # its folder holds another run, say; the packs behind it still run
+                    result = not_run(found, "; ".join(error.mistakes))
         print("\n".join(map(printable, page.lines(result))), flush=True)
         yield result

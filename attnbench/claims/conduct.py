@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench import registry
 from attnbench.claims.pack import Found, Guesses, matching
-from attnbench.claims.verdict import Finding, Verdict, control_at_floor, guessed, judged, verdict
+from attnbench.claims.verdict import Finding, Verdict, control_failed, guessed, judged, settings, verdict
 from attnbench.errors import RequestError
 from attnbench.settings import as_list
 from attnbench.theory import rules, statements
@@ -55,17 +55,25 @@ class Result:
 
 
 def check(processes: FreshProcesses, found: Found, quick: bool) -> None:
-    """Raise RequestError with every mistake of a pack: of its sweep, and clauses that select no cell."""
+    """Raise RequestError with every mistake of a pack: of its sweep, and clauses that select no cell, or too many."""
     pack = found.pack
     if pack.sweep is not None:
         rows = planned(processes, found, quick)
         clauses = [(f"expect[{i}]", where) for i, one in enumerate(pack.expect) for where in one.clauses]
         clauses += [("control", pack.control)] if pack.control else []
         lost = [f"{found.path}: {place}: no cell has {where}" for place, where in clauses if not matching(rows, where)]
-        if lost:
+        if lost := [*lost, *_ambiguous(found, rows)]:
             raise RequestError(lost)
     if pack.baselines is not None:
         registry.find(pack.baselines.task, registry.installed(registry.TASKS), "task")
+
+
+def _ambiguous(found: Found, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """One line per clause of an order that selects several settings, of which none could be said to be above."""
+    for i, one in enumerate(found.pack.expect):
+        for where in one.order or ():
+            if (n := len(settings(matching(rows, where)))) > 1:
+                yield f"{found.path}: expect[{i}].order: expected one setting for {where}, got {n}; name what differs"
 
 
 def planned(processes: FreshProcesses, found: Found, quick: bool) -> list[dict[str, Any]]:
@@ -96,14 +104,14 @@ def of_run(found: Found, made: Run, quick: bool, seconds: float = 0.0) -> Result
     """Judge what a run holds."""
     rows, pack, counts = made.frame.to_dict("records"), found.pack, made.counts
     findings = tuple(finding for one in pack.expect for finding in judged(one, rows))
-    at_floor = control_at_floor(pack.control, rows)
-    told = verdict(findings, at_floor=at_floor, pending=bool(counts.get("pending")))
+    failed = control_failed(pack.control, rows)
+    told = verdict(findings, controlled=not failed, pending=bool(counts.get("pending")))
     others = "".join(f"; {n} {status}" for status, n in counts.items() if status != "ok")
     return Result(
         found,
         findings,
         told,
-        reason="the control is at its floor" if at_floor else "",
+        reason=failed,
         cells=f"{counts.get('ok', 0)} of {len(rows)} cells ok{others}",
         note="; ".join(pack.quick) if quick else "",
         seconds=seconds,
@@ -115,6 +123,16 @@ def of_run(found: Found, made: Run, quick: bool, seconds: float = 0.0) -> Result
 def not_run(found: Found, reason: str) -> Result:
     """A pack that nothing was run of."""
     return Result(found, (), "not finished", reason=reason, as_asked=False)
+
+
+def standing(found: Found, conduct: Conduct, reason: str) -> Result:
+    """A pack for which no time is left: what an earlier call found, or `not_run` with this reason."""
+    from attnbench.records import Run
+
+    folder = run_folder(found, conduct)
+    if conduct.overwrite or not (folder / "cells.jsonl").is_file():
+        return not_run(found, reason)
+    return of_run(found, Run(folder), conduct.quick)
 
 
 def run_folder(found: Found, conduct: Conduct) -> Path:

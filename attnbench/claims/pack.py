@@ -130,8 +130,11 @@ def chosen(names: Sequence[str], folder: Path = FOLDER) -> list[Found]:
         raise RequestError([f"{folder}: no claim packs here; name files, or call this where that folder is"])
     files = {name: _file(name, known) for name in names or known}
     mistakes = [f'unknown claim "{name}"{did_you_mean(name, known)}' for name, file in files.items() if file is None]
-    found = {}
+    found = dict[str, Found]()
     for file in dict.fromkeys(file for file in files.values() if file is not None):
+        if file.stem in found:
+            mistakes.append(f"{file}: has the name of {found[file.stem].path}, whose run would lie in the same folder")
+            continue
         try:
             found[file.stem] = Found(file.stem, file, read(file))
         except RequestError as error:

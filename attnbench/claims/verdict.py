@@ -17,7 +17,7 @@ AT_FLOOR = 0.05  # a control that is no further above its floor has learnt nothi
 ALONE = 0.1  # by which one seed has to miss a limit to contradict it
 SETTING = (  # all that decides a cell but its seed
     *("label", "options", "task", "task_options", "role", "T", "S", "d_model", "n_heads", "n_layers", "d_ff"),
-    *("embedding_std", "positions", "max_T", "dtype", "device", "threads", "n_training", "pretrain"),
+    *("embedding_std", "positions", "max_T", "dtype", "device", "threads", "n_training", "pretrain", "match"),
 )
 NAMED = (
     "task",
@@ -29,6 +29,7 @@ NAMED = (
     "positions",
     "n_training",
     "pretrain",
+    "match",
 )  # told where they differ
 
 
@@ -68,13 +69,13 @@ def guessed(expectation: Expectation, found: Mapping[str, float]) -> Finding:
     return Finding(name, expected, f"{value:.3f}", "holds" if inside else "contradicted")
 
 
-def verdict(findings: Sequence[Finding], *, at_floor: bool = False, pending: bool = False) -> Verdict:
-    """The verdict on a claim. at_floor: the control has learnt nothing. pending: cells are still to be run."""
+def verdict(findings: Sequence[Finding], *, controlled: bool = True, pending: bool = False) -> Verdict:
+    """The verdict on a claim. controlled: the control has learnt something. pending: cells are still to be run."""
     states = [finding.state for finding in findings]
     orders = [finding.state for finding in findings if finding.is_order]
     if pending:
         return "not finished"
-    if at_floor or "missing" in states or not states:
+    if not controlled or "missing" in states or not states:
         return "not resolvable at this size"
     if all(state == "holds" for state in states):
         return "reproduced"
@@ -83,14 +84,14 @@ def verdict(findings: Sequence[Finding], *, at_floor: bool = False, pending: boo
     return "refuted" if "contradicted" in states else "not resolvable at this size"
 
 
-def control_at_floor(control: Where | None, rows: Sequence[Row]) -> bool:
-    """Whether the control has learnt nothing in some setting of it that was trained."""
-    groups = [_numbers(group, "accuracy", None) for group in settings(matching(rows, control or {}))] if control else []
-    floors = [_floor(group) for group in settings(matching(rows, control or {}))] if control else []
-    return any(
-        bool(values) and statistics.fmean(values) <= floor + AT_FLOOR
-        for values, floor in zip(groups, floors, strict=True)
-    )
+def control_failed(control: Where | None, rows: Sequence[Row]) -> str:
+    """Why nothing can be said: the control has no score, or has learnt nothing, in some setting; "" else."""
+    groups = settings(matching(rows, control)) if control else []
+    scores = [_numbers(group, "accuracy", None) for group in groups]
+    if not all(scores):
+        return "the control has no score"
+    at_floor = (statistics.fmean(own) <= _floor(group) + AT_FLOOR for own, group in zip(scores, groups, strict=True))
+    return "the control is at its floor" if any(at_floor) else ""
 
 
 def state_of(found: Interval, at_least: float | None, at_most: float | None) -> State:
@@ -170,8 +171,8 @@ def _number(row: Row, value: str, slice_: str | None) -> Iterator[float]:
 
 
 def _floor(group: Sequence[Row]) -> float:
-    """The larger of chance and floor, 0 where a task tells none."""
-    known = [group[0].get(key) for key in ("chance", "floor")]
+    """The larger of chance and floor, 0 where a task tells none; a seed that failed tells none."""
+    known = [row.get(key) for row in group for key in ("chance", "floor")]
     return max([float(one) for one in known if isinstance(one, int | float) and math.isfinite(one)], default=0.0)
 
 

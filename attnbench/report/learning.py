@@ -74,7 +74,7 @@ def _row(point: Any) -> list[str]:
         _accuracy(point),
         f"{point.n_solved} of {point.n_trained}" if point.n_trained else NOT_ASKED,
         _steps(point) if point.n_trials else NOT_ASKED,
-        f"{point.n_trials / point.n_trained:.3g}{' (quick)' if point.quick else ''}" if point.n_trials else NOT_ASKED,
+        f"{point.n_trials / point.n_tried:.3g}{' (quick)' if point.quick else ''}" if point.n_trials else NOT_ASKED,
         f"{point.n_diverged} of {point.n_trials}" if point.n_trials else NOT_ASKED,
         _rates(point) if point.n_trials else NOT_ASKED,
     ]

@@ -11,6 +11,7 @@ from pandas import DataFrame
 from attnbench.analyse.flips import MARGINS, Flip, Ranking, Score, ahead, flips, rankings
 from attnbench.analyse.points import ACCURACY, TIME, Measure, asked
 from attnbench.report import words
+from attnbench.report.learning import WHY
 from attnbench.report.writers import Table
 
 WAYS = {
@@ -36,9 +37,10 @@ def sentence(frame: DataFrame, measure: Measure, baseline: str) -> str:
     if not ranked:
         return ""
     told = [_told(flip, _apart(ranked)) for flip in flips(ranked, measure)]
-    ways = ", ".join(WAYS[way] for way in dict.fromkeys(ranking.match for ranking in ranked if not ranking.blind))
+    ways = ", ".join(WAYS[way] for way in dict.fromkeys(ranking.match for ranking in ranked if ranking.blind is None))
     if not ways:
-        return f"{baseline}, the control, has learned nothing under any way of matching, so no order means anything."
+        whys = dict.fromkeys(WHY[ranking.blind].format(control=baseline) for ranking in ranked if ranking.blind)
+        return f"Under no way of matching does an order mean anything: {'; '.join(whys)}."
     return f"{'; '.join(told)}." if told else f"no two variants surely change places between cells {ways}."
 
 
@@ -68,8 +70,8 @@ def _at(found: Ranking | Flip, apart: Sequence[str]) -> dict[str, Any]:
 
 def _order(ranking: Ranking, measure: Measure, baseline: str) -> str:
     """ "fused 0.995 > linear 0.912 ~ window 0.905; gru: unsupported"."""
-    if ranking.blind:
-        return f"not ranked: {baseline}, the control, has learned nothing"
+    if ranking.blind is not None:
+        return f"not ranked: {WHY[ranking.blind].format(control=baseline)}"
     texts = [f"{score.label} {_value(score, measure)}" for score in ranking.scores]
     signs = [" > " if ahead(*pair, MARGINS[measure.name]) else " ~ " for pair in pairwise(ranking.scores)]
     order = "".join(part for both in zip(texts, [*signs, ""], strict=False) for part in both)
