@@ -21,7 +21,7 @@ from attnbench.tasks import Batch, Task, repeats
 Split = Literal["training", "validation", "test"]
 _BUCKETS: tuple[Split, ...] = ("validation", "test") + ("training",) * 6  # an eighth, an eighth, the rest
 _BLOCK, _BLOCK_TOKENS = 4096, 2**19  # sequences, and tokens, drawn at a time at most
-_PATIENCE = 16  # blocks in a row without a new sequence, after which a split counts as exhausted
+_PATIENCE, _PATIENT_ROWS = 16, 1024  # blocks, and sequences, drawn in a row without a new one: a split is exhausted
 
 
 def in_split(inputs: Tensor, split: Split) -> Tensor:
@@ -34,7 +34,7 @@ def held_out(task: Task, split: Split, n: int, seed: int) -> Batch:
     """The first n distinct sequences of a split. Raises ValueError when the task does not have that many."""
     found: list[Batch] = []
     seen: set[int] = set()
-    barren = 0
+    barren, patience = 0, _patience(task)
     for block in _blocks(task, split, seed):
         keys = _row_hash(block.inputs).tolist()
         first = {key: i for i, key in reversed(list(enumerate(keys)))}  # where each key stands for the first time
@@ -44,7 +44,7 @@ def held_out(task: Task, split: Split, n: int, seed: int) -> Batch:
         barren = 0 if new else barren + 1
         if len(seen) >= n:
             break
-        if barren == _PATIENCE:
+        if barren == patience:
             raise ValueError(_too_small(task, f"{len(seen)} distinct {split} sequences, {n} are needed"))
     return Batch.join(found).rows(slice(n))
 
@@ -57,16 +57,21 @@ def training_batches(task: Task, batch_size: int, seed: int, n_distinct: int | N
     if n_distinct is not None:
         yield from _repeated(held_out(task, "training", n_distinct, seed), batch_size, seed)
     pending: list[Batch] = []
-    barren = 0
+    barren, patience = 0, _patience(task)
     for block in _blocks(task, "training", seed):
         barren = 0 if len(block) else barren + 1
-        if barren == _PATIENCE:
+        if barren == patience:
             raise ValueError(_too_small(task, "no training sequence"))
         ready = Batch.join([*pending, block])
         n_whole = len(ready) // batch_size * batch_size
         for first in range(0, n_whole, batch_size):
             yield ready.rows(slice(first, first + batch_size))
         pending = [ready.rows(slice(n_whole, None))]
+
+
+def training_sample(task: Task, n: int, seed: int) -> Batch:
+    """The first training sequences, n at most, and no more than are drawn at a time."""
+    return next(training_batches(task, min(n, _block_size(task)), seed))
 
 
 def overlap(task: Task, test: Batch, settings: TrainSettings, seed: int) -> float:
@@ -99,11 +104,20 @@ def _repeated(sequences: Batch, batch_size: int, seed: int) -> Iterator[Batch]:
 
 def _blocks(task: Task, split: Split, seed: int) -> Iterator[Batch]:
     generator = Generator().manual_seed(_digest(task, split, seed))
-    n = max(1, min(_BLOCK, _BLOCK_TOKENS // task.T))
+    n = _block_size(task)
     source = task if split == "test" else task.for_training()
     while True:
         block = source.sample(n, generator)
         yield block.rows(in_split(block.inputs, split))
+
+
+def _block_size(task: Task) -> int:
+    return max(1, min(_BLOCK, _BLOCK_TOKENS // task.T))
+
+
+def _patience(task: Task) -> int:
+    """Barren blocks in a row that mean that nothing is left: a short block may hold no row of a split by chance."""
+    return max(_PATIENCE, -(-_PATIENT_ROWS // _block_size(task)))
 
 
 def _digest(task: Task, split: Split, seed: int) -> int:

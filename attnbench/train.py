@@ -24,10 +24,12 @@ from attnbench.optimise import adamw, hidden_of, lr_factor, train_step
 from attnbench.protocol import Setting, rule, settings_of, steps_to_learn
 from attnbench.scoring import Chunk, Score, chunks_of, device_of, evaluate
 from attnbench.settings import TrainSettings
-from attnbench.splits import fingerprint, held_out, overlap, training_batches
+from attnbench.splits import fingerprint, held_out, overlap, training_batches, training_sample
 from attnbench.tasks import IGNORE, Batch, Task
 from attnbench.tasks.baselines import baselines_on
 from attnbench.transformer import Model, n_params_body
+
+N_FITTED = 2048  # training sequences that trivial guesses are fitted on, at most
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ def trained(
     validation = held_out(task, "validation", settings.n_validation, seed)
     test = held_out(task, "test", settings.n_test, seed)
     others = prepared(task, places, settings.n_test, seed)
+    baselines = baselines_on(task, training_sample(task, N_FITTED, seed), test)
     with _own_random_state(device):
         trials, best, model = _tried(build, task, settings, seed, validation, device)
         score = None if best is None else evaluate(model, test, task.slice_names, settings.batch_size, task.tolerance)
@@ -153,7 +156,7 @@ def trained(
         trials=[asdict(trial) for trial in trials],
         rule=rule(settings),
         quick=settings.quick,
-        baselines=baselines_on(task, test, seed),
+        baselines=baselines,
         overlap=overlap(task, test, settings, seed),
         n_params=sum(p.numel() for p in model.parameters()),
         n_params_body=n_params_body(model),

@@ -191,6 +191,14 @@ def test_a_seed_that_failed_neither_hides_the_floor_nor_counts_as_learnt(scores,
     assert control_failed({"variant": "fused"}, lost) == "the control has no score"
 
 
+def test_an_order_of_two_floors_says_nothing():
+    made = [*rows("a", 0.15, 0.15, 0.16, floor=0.125), *rows("b", 0.03, 0.03, 0.04, chance=0.01, floor=0.04)]
+    order = {"order": [{"variant": "a"}, {"variant": "b"}], "by": 0.05}
+    assert states(order, made) == ["open"]
+    learnt = [*rows("a", 0.35, 0.35, 0.36, floor=0.125), *made[3:]]
+    assert states(order, learnt) == ["holds"]
+
+
 def test_seeds_of_models_made_alike_in_other_things_are_not_averaged():
     made = [*rows("gru", 0.9, 0.9, match="none"), *rows("gru", 0.1, 0.1, match="params")]
     assert [len(group) for group in settings(made)] == [2, 2]

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
-from attnbench.splits import fingerprint, held_out, in_split, training_batches
+from attnbench import splits
+from attnbench.splits import fingerprint, held_out, in_split, training_batches, training_sample
 from attnbench.tasks import IGNORE, Batch, Task
 from attnbench.tasks.copy import Copy
 from attnbench.tasks.distance import Distance
@@ -203,6 +204,23 @@ def test_splits_are_disjoint_across_seeds():
 def test_a_task_too_small_for_its_split_says_so(split):
     with pytest.raises(ValueError, match=rf"parity at T = 8 .* too small: found \d+ distinct {split}.* 1000"):
         held_out(Parity(8), split, 1000, seed=0)
+
+
+def test_long_sequences_which_are_drawn_two_at_a_time_fill_their_splits(monkeypatch):
+    task = Parity(40)
+    whole = held_out(task, "test", 100, seed=0)
+    monkeypatch.setattr(splits, "_BLOCK_TOKENS", 2 * task.T)
+    assert len(held_out(task, "test", 100, seed=0)) == len(whole) == 100
+    with pytest.raises(ValueError, match=r"parity at T = 8 .* too small: found \d+ distinct test"):
+        held_out(Parity(8), "test", 1000, seed=0)
+
+
+def test_what_guesses_are_fitted_on_is_training_data_of_one_block_at_most(monkeypatch):
+    sample = training_sample(Parity(12), 2000, seed=0)
+    assert len(sample) == 2000
+    assert in_split(sample.inputs, "training").all()
+    monkeypatch.setattr(splits, "_BLOCK_TOKENS", 64 * 12)
+    assert len(training_sample(Parity(12), 2000, seed=0)) == 64
 
 
 def test_a_task_without_a_training_sequence_says_so():

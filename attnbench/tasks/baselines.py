@@ -53,13 +53,12 @@ def baselines(task: Task, n: int, seed: int) -> dict[str, float]:
     return found
 
 
-def baselines_on(task: Task, test: Batch, seed: int, n: int = 2048) -> dict[str, float]:
-    """The guesses that look at one token or at none, scored on test data; fitted on n fresh training sequences.
+def baselines_on(task: Task, fitted: Batch, test: Batch) -> dict[str, float]:
+    """The guesses that look at one token or at none, fitted on training sequences and scored on test data.
 
     An audit has the bag of tokens too, which takes longer than a short trial. Empty where labels or tokens are none of
     the task's: there is nothing to count them by.
     """
-    fitted = task.for_training().sample(n, Generator().manual_seed(seed))
     if not all(_countable(task, batch) for batch in (fitted, test)):
         return {}
     found = _constant(task, answers_of(task, fitted), answers_of(task, test))
